@@ -1,0 +1,1 @@
+"""Boards, one TOML file each; ``entries/`` holds what was submitted."""

@@ -1,0 +1,115 @@
+"""`Model`: the language model that some agents use, and what passes to and fro."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+FinishReason: TypeAlias = Literal["stop", "length", "content_filter"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one or more replies; None where the provider does not say."""
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a reply is drawn."""
+
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    max_tokens: int = 256
+    """New tokens of one reply."""
+    stop: tuple[str, ...] = ("</answer>",)
+    """Strings that end a reply; the one that did is kept in the text."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Message:
+    """One message of a conversation.
+
+    ``token_ids`` are the very ids that were sampled, for an assistant's message;
+    whoever continues the conversation must send them back untouched.
+    """
+
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Conversation:
+    """What one episode has said so far to one model: state that lasts an episode.
+
+    An agent puts the messages of its next question into ``messages``.  A model may
+    keep whatever helps it to go on (a key-value cache, say) in ``engine_state``.
+    """
+
+    key: str
+    """The episode, such as ``"ragen/Bandit-v0:1/test/7/0"``."""
+    seed: int
+    """Seeds the sampling of this episode; with the turn it fixes every draw."""
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    turn: int = 0
+    """Number of the reply that is asked for, from 0."""
+    engine_state: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What a model answered."""
+
+    text: str
+    thinking: str | None = None
+    """Reasoning that the provider keeps apart from the text."""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each sampled token, in nats."""
+    usage: Usage = Usage()
+    finish_reason: FinishReason = "stop"
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Provider's own facts: response id, fingerprint, notes."""
+
+
+class Model(abc.ABC):
+    """A language model.  One object serves all episodes of a run at once."""
+
+    name: str
+    """What a record calls it, such as ``"hf:folder"``."""
+    max_context: int | None = None
+    """Tokens of prompt and reply together, None if unknown or unbounded."""
+    deterministic: ClassVar[bool] = True
+    """Whether greedy replies depend on nothing but the conversation."""
+
+    @abc.abstractmethod
+    async def generate(
+        self, conversation: Conversation, sampling: Sampling
+    ) -> Completion:
+        """Answer the last message of a conversation.
+
+        Raises:
+            ContextOverflow: The prompt leaves no room for a reply.
+            ProviderError: The model could not be asked.
+        """
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a prompt of these messages has.
+
+        The default is an estimate of one token for four characters.
+        """
+        return sum(len(message.content) // 4 + 4 for message in messages)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return JSON-able facts that a result depends on, such as hashes."""
+        return {}
+
+    async def aclose(self) -> None:  # noqa: B027 - most models hold nothing
+        """Free what the model holds."""
