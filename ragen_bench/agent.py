@@ -3,10 +3,13 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ragen_bench.model import FinishReason, Usage
-from ragen_bench.text_env import TextEnv
+from ragen_bench.text_env import PromptLength, TextEnv
+
+AgentClass: TypeAlias = Literal["llm", "trained", "solver", "human"]
+"""What an entry is listed as."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +19,14 @@ class ShotTurn:
     observation: str
     actions: tuple[str, ...]
     """Names of the actions that the oracle chose."""
-    hint: str
-    """A sentence of reasoning that leads to them."""
+    reasoning: str
+    """A sentence or two that lead to them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shot:
     """A solved example: oracle play on an instance of the train split."""
 
-    rules: str
     turns: tuple[ShotTurn, ...]
 
 
@@ -44,6 +46,8 @@ class Task:
     max_actions_per_turn: int
     seed: int
     """Seeds the agent's own choices in this episode."""
+    prompt: PromptLength = "full"
+    """Length of the rules, and of what an agent may add to them."""
     shots: tuple[Shot, ...] = ()
     env: TextEnv | None = None
     """The environment itself, for a privileged agent alone."""
@@ -73,6 +77,8 @@ class Agent(abc.ABC):
     arguments are what ``--agent-arg`` gives.
     """
 
+    agent_class: ClassVar[AgentClass] = "solver"
+    """A program, a language model, a person."""
     privileged: ClassVar[bool] = False
     """Whether `Task.env` is handed over; such an agent is never ranked."""
 

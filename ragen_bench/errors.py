@@ -8,6 +8,7 @@ RagenError
   MissingExtra     (ImportError)    an optional package is not installed
   RecordError      (ValueError)     a run folder or file cannot be read
   RunMismatch      (ValueError)     a run folder holds another configuration
+  RunIncomplete    (RuntimeError)   a run had to stop; what was played is safe
   ContextOverflow  (RuntimeError)   a prompt does not fit the model's context
   ProviderError    (RuntimeError)   a model could not be asked, nobody's fault
 
@@ -77,6 +78,10 @@ class RecordError(RagenError, ValueError):
 
 class RunMismatch(RagenError, ValueError):
     """A run folder holds episodes of another configuration."""
+
+
+class RunIncomplete(RagenError, RuntimeError):
+    """A run had to stop before its end; what was played is safe."""
 
 
 class ContextOverflow(RagenError, RuntimeError):

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
@@ -86,6 +87,8 @@ class Model(abc.ABC):
     """What a record calls it, such as ``"hf:folder"``."""
     max_context: int | None = None
     """Tokens of prompt and reply together, None if unknown or unbounded."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Settings that the model was made for: agent, prompt, context, sampling."""
     deterministic: ClassVar[bool] = True
     """Whether greedy replies depend on nothing but the conversation."""
 

@@ -318,6 +318,11 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
         """
         return ""
 
+    def instance_digest(self) -> str:
+        """Return 16 hex digits that symmetric copies of the instance share."""
+        canonical = self.canonical(self.instance)
+        return hashlib.blake2b(canonical, digest_size=8).hexdigest()
+
     # Gymnasium's interface --------------------------------------------------
 
     def reset(

@@ -1,0 +1,231 @@
+"""One episode: an environment and an agent take turns until one of them ends it."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_bench.agent import Agent, Reply, Shot, Task
+from ragen_bench.errors import ContextOverflow, ProviderError
+from ragen_bench.records import Episode, EpisodeKey, Outcome, Turn, TurnUsage
+from ragen_bench.seeding import child_seed
+from ragen_bench.symbolic import SymbolicEnv
+from ragen_bench.text_env import TextEnv
+
+_HIDDEN = frozenset({"action_mask", "progress", "success", "scored_reward", "thinking"})
+"""What an environment's info tells that a player must not know."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What an instance is worth: the same for every episode on it."""
+
+    instance: str
+    floor: float
+    ceiling: float
+    optimal_cost: int | None
+
+
+def reference(env: TextEnv) -> Reference:
+    """Return the reference values of a freshly reset environment."""
+    core: SymbolicEnv[Any] = env.core
+    limits = env.limits
+    return Reference(
+        instance=core.instance_digest(),
+        floor=core.random_value(),
+        ceiling=core.turn_limited_value(limits.max_turns, limits.max_actions_per_turn),
+        optimal_cost=core.optimal_cost(),
+    )
+
+
+def noise_rep(rep: int, salt: str) -> int:
+    """Return what `TextEnv.reset` is given as ``rep``: salt moves the noise."""
+    return child_seed(rep, "salt", salt) if salt else rep
+
+
+def task_of(
+    key: EpisodeKey,
+    env: TextEnv,
+    rules: str,
+    shots: tuple[Shot, ...],
+    agent: Agent,
+    salt: str,
+) -> Task:
+    """Return what an agent is told before an episode of a reset environment."""
+    return Task(
+        key=str(key),
+        env_id=key.env_id,
+        level=key.level,
+        rules=rules,
+        action_names=env.action_names,
+        max_turns=env.limits.max_turns,
+        max_actions=env.core.limits.max_actions,
+        max_actions_per_turn=env.limits.max_actions_per_turn,
+        seed=child_seed(key.seed, "agent", str(key), salt),
+        prompt=env.prompt,
+        shots=shots,
+        env=env if agent.privileged else None,
+    )
+
+
+async def play(
+    env: TextEnv,
+    agent: Agent,
+    key: EpisodeKey,
+    *,
+    known: Reference | None = None,
+    shots: tuple[Shot, ...] = (),
+    salt: str = "",
+    timeout: float | None = None,
+) -> tuple[Episode, Reference]:
+    """Play one episode and return its record.
+
+    Whatever the agent raises is an outcome, never an exception of this function.
+
+    Args:
+        env: An environment of the episode's cell.
+        agent: A player that no other running episode uses.
+        key: Which episode.
+        known: The instance's reference, if an earlier episode computed it.
+        shots: Solved examples for the prompt.
+        salt: Moves noise and sampling.
+        timeout: Wall-clock seconds that the whole episode may take.
+    """
+    options = {"rep": noise_rep(key.rep, salt)}
+    observation, info = env.reset(seed=key.seed, options=options)
+    known = known or reference(env)
+    task = task_of(key, env, info["rules"], shots, agent, salt)
+    game = _Game(env, agent, observation, info)
+    outcome: Outcome | None = None
+    error: str | None = None
+    deadline = asyncio.timeout(timeout)
+    try:
+        async with deadline:
+            agent.reset(task)
+            while game.playing:
+                await game.take_turn()
+    except ContextOverflow as fault:
+        outcome, error = "context_overflow", str(fault)
+    except ProviderError as fault:
+        outcome, error = "provider_error", str(fault)
+    except EnvironmentFault as fault:
+        raise fault.__cause__ or fault from None
+    except Exception as fault:  # an agent may fail in any way, and that is a result
+        if isinstance(fault, TimeoutError) and deadline.expired():
+            outcome, error = "timeout", f"took more than {timeout} s"
+        else:
+            outcome, error = "agent_error", f"{type(fault).__name__}: {fault}"
+    return game.record(key, known, task, outcome or game.outcome(), error), known
+
+
+class EnvironmentFault(Exception):
+    """The environment itself raised: a bug of ours, not an agent's failure."""
+
+
+class _Game:
+    """An episode in progress."""
+
+    def __init__(
+        self, env: TextEnv, agent: Agent, observation: str, info: Mapping[str, Any]
+    ) -> None:
+        self.env = env
+        self.agent = agent
+        self.observation = observation
+        self.info = info
+        self.turns: list[Turn] = []
+        self.playing = True
+
+    async def take_turn(self) -> None:
+        """Ask the agent and play what it says."""
+        shown = {k: v for k, v in self.info.items() if k not in _HIDDEN}
+        began = time.perf_counter()
+        reply = await self.agent.act(self.observation, shown)
+        latency = time.perf_counter() - began
+        if not isinstance(reply, Reply) or not isinstance(reply.text, str):
+            raise TypeError(
+                f"act returned {type(reply).__name__}, but must return a Reply whose "
+                "text is a str"
+            )
+        try:
+            after, reward, terminated, truncated, info = self.env.step(
+                reply.text, thinking=reply.thinking, finish_reason=reply.finish_reason
+            )
+        except Exception as fault:
+            raise EnvironmentFault from fault
+        self.turns.append(_turn(self.observation, reply, reward, info, latency))
+        self.observation = after
+        self.info = info
+        self.playing = not (terminated or truncated)
+
+    def outcome(self) -> Outcome:
+        """Return the bucket of an episode that ran to its end."""
+        if self.env.core.success:
+            return "solved"
+        if self.env.truncated:
+            return "turn_limit"
+        return "finished" if self.env.core.success is None else "failed"
+
+    def record(
+        self,
+        key: EpisodeKey,
+        known: Reference,
+        task: Task,
+        outcome: Outcome,
+        error: str | None,
+    ) -> Episode:
+        """Return the episode as it stands."""
+        success = self.env.core.success
+        return Episode(
+            env_id=key.env_id,
+            level=key.level,
+            split=key.split,
+            seed=key.seed,
+            rep=key.rep,
+            instance=known.instance,
+            outcome=outcome,
+            success=success,
+            episode_return=sum(turn.scored_reward for turn in self.turns),
+            floor=known.floor,
+            ceiling=known.ceiling,
+            optimal_cost=known.optimal_cost,
+            terminated=self.env.terminated,
+            truncated=self.env.truncated,
+            error=error,
+            rules=task.rules,
+            turns=tuple(self.turns),
+            final_observation=self.observation,
+        )
+
+
+def _turn(
+    observation: str,
+    reply: Reply,
+    reward: float,
+    info: Mapping[str, Any],
+    latency: float,
+) -> Turn:
+    usage = reply.usage
+    return Turn(
+        observation=observation,
+        response=reply.text,
+        thinking=info["thinking"],
+        actions=info["actions"],
+        effective=info["effective"],
+        parse=info["parse"],
+        valid=info["valid"],
+        reward=reward,
+        reward_parts=info["reward_parts"],
+        scored_reward=info["scored_reward"],
+        prompt_sha256=reply.prompt_sha256,
+        context_cut=reply.context_cut,
+        usage=TurnUsage(
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        ),
+        finish_reason=reply.finish_reason,
+        latency_s=round(latency, 6),
+        details=reply.details,
+    )

@@ -1,0 +1,356 @@
+"""What a run leaves on disk: validated, versioned, strict JSON.
+
+The files themselves are read and written by `ragen_bench.run_folder`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+
+from ragen_bench.agent import AgentClass
+from ragen_bench.errors import RecordError
+from ragen_bench.symbolic import Split
+
+R = TypeVar("R", bound="Record")
+
+SCHEMA = 1
+"""The version of every record; readers refuse one that they do not know."""
+
+Outcome: TypeAlias = Literal[
+    "solved",
+    "failed",
+    "finished",
+    "turn_limit",
+    "context_overflow",
+    "agent_error",
+    "provider_error",
+    "timeout",
+]
+OUTCOMES: tuple[Outcome, ...] = (
+    "solved",
+    "failed",
+    "finished",
+    "turn_limit",
+    "context_overflow",
+    "agent_error",
+    "provider_error",
+    "timeout",
+)
+UNSCORED: frozenset[Outcome] = frozenset({"provider_error", "timeout"})
+"""Nobody's play: never averaged into a score."""
+
+Parse: TypeAlias = Literal[
+    "ok", "empty", "no_answer", "unparsable", "illegal", "too_many", "cut_off"
+]
+
+
+def _whole(text: str) -> str:
+    """Return text that UTF-8 can hold; a lone surrogate becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+Text: TypeAlias = Annotated[str, PlainSerializer(_whole, when_used="unless-none")]
+
+
+class Record(BaseModel):
+    """A frozen record that refuses unknown keys and numbers that JSON lacks."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+        protected_namespaces=(),
+    )
+
+
+class EpisodeKey(NamedTuple):
+    """What tells one episode of a run from every other."""
+
+    env_id: str
+    level: int
+    split: Split
+    seed: int
+    rep: int
+
+    @property
+    def cell(self) -> str:
+        """The cell, such as ``"ragen/Bandit-v0:1"``."""
+        return f"{self.env_id}:{self.level}"
+
+    def __str__(self) -> str:
+        return f"{self.cell}/{self.split}/{self.seed}/{self.rep}"
+
+
+class TurnUsage(Record):
+    """Tokens of one reply; None where the provider does not say."""
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Turn(Record):
+    """One reply, what led to it and what came of it."""
+
+    observation: Text
+    response: Text
+    thinking: Text
+    actions: tuple[str, ...]
+    """Names of the executed actions."""
+    effective: tuple[bool, ...]
+    """For each executed action, whether it changed the state."""
+    parse: Parse
+    valid: bool
+    reward: float
+    reward_parts: Mapping[str, float]
+    """``task`` and ``format``; they add up to the reward."""
+    scored_reward: float
+    prompt_sha256: str | None
+    context_cut: int
+    """Earlier turns that were left out of the prompt."""
+    usage: TurnUsage
+    finish_reason: str
+    latency_s: float | None
+    """Wall-clock seconds that the agent took."""
+    details: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class Episode(Record):
+    """One finished episode: one line of ``episodes.jsonl``."""
+
+    schema_version: int = Field(
+        SCHEMA,
+        validation_alias=AliasChoices("schema", "schema_version"),
+        serialization_alias="schema",
+    )
+    env_id: str
+    level: int
+    split: Split
+    seed: int
+    rep: int
+    instance: str
+    """Digest of the instance's canonical form; equal instances cluster by it."""
+    outcome: Outcome
+    success: bool | None
+    """None where the task has no success."""
+    episode_return: float = Field(
+        validation_alias=AliasChoices("return", "episode_return"),
+        serialization_alias="return",
+    )
+    """Sum of the scored rewards."""
+    floor: float
+    """Expected return of uniform random actions on this instance."""
+    ceiling: float
+    """Expected return of the best policy on this instance."""
+    optimal_cost: int | None
+    """Fewest actions to success, None if undefined."""
+    terminated: bool
+    truncated: bool
+    error: Text | None
+    rules: Text
+    turns: tuple[Turn, ...]
+    final_observation: Text
+
+    @property
+    def key(self) -> EpisodeKey:
+        """The episode's key within its run."""
+        return EpisodeKey(self.env_id, self.level, self.split, self.seed, self.rep)
+
+    @property
+    def scored(self) -> bool:
+        """Whether the episode counts in scores."""
+        return self.outcome not in UNSCORED
+
+    @property
+    def action_count(self) -> int:
+        """How many actions were executed."""
+        return sum(len(turn.actions) for turn in self.turns)
+
+
+class CellPlan(Record):
+    """The episodes of one cell."""
+
+    env_id: str
+    level: int
+    seeds: tuple[int, ...]
+
+    @property
+    def cell(self) -> str:
+        """The cell, such as ``"ragen/Bandit-v0:1"``."""
+        return f"{self.env_id}:{self.level}"
+
+
+class RunConfig(Record):
+    """Everything that a result depends on, apart from versions.
+
+    Two runs of equal configuration and versions play the same episodes.
+    """
+
+    schema_version: int = Field(
+        SCHEMA,
+        validation_alias=AliasChoices("schema", "schema_version"),
+        serialization_alias="schema",
+    )
+    board: str | None = None
+    board_version: int | None = None
+    split: Split = "test"
+    cells: tuple[CellPlan, ...]
+    repeats: int = Field(1, ge=1)
+    agent: str
+    agent_args: Mapping[str, Any] = Field(default_factory=dict)
+    agent_class: AgentClass = Field(
+        "llm",
+        validation_alias=AliasChoices("class", "agent_class"),
+        serialization_alias="class",
+    )
+    model: str | None = None
+    model_args: Mapping[str, Any] = Field(default_factory=dict)
+    env_args: Mapping[str, Any] = Field(default_factory=dict)
+    prompt: Literal["full", "compact"] = "full"
+    shots: int = Field(0, ge=0)
+    context: str = "full"
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_tokens: int | None = Field(None, ge=1)
+    salt: str = ""
+    """Moves every noise and sampling stream; instances stay."""
+
+    def keys(self) -> tuple[EpisodeKey, ...]:
+        """Return every planned episode, in order."""
+        return tuple(
+            EpisodeKey(plan.env_id, plan.level, self.split, seed, rep)
+            for plan in self.cells
+            for seed in plan.seeds
+            for rep in range(self.repeats)
+        )
+
+
+class RunRecord(Record):
+    """``run.json``: the configuration and what it was played with."""
+
+    schema_version: int = Field(
+        SCHEMA,
+        validation_alias=AliasChoices("schema", "schema_version"),
+        serialization_alias="schema",
+    )
+    config: RunConfig
+    versions: Mapping[str, str]
+    """Package to version."""
+    commit: str | None
+    """Commit of the checkout that the package lies in, None if it lies in none."""
+    model_facts: Mapping[str, Any]
+    """What the model says of itself, such as template and weight hashes."""
+    prompt_sha256: Mapping[str, str]
+    """Cell to the hash of its first prompt."""
+    command: str | None = None
+    """The command line that began the run."""
+    started: str
+    """UTC, ISO 8601."""
+
+
+class Interval(Record):
+    """A mean with a 95 % interval; all None without any episode."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+class CellScore(Record):
+    """The score of one cell, or of one environment over its cells."""
+
+    episodes: int
+    success: Interval
+    episode_return: Interval
+    normalized: Interval
+    """(return - floor) / (ceiling - floor), not clipped."""
+    floor: float | None
+    ceiling: float | None
+    efficiency: float | None
+    """Mean of optimal cost over actions, over the solved episodes."""
+    invalid_rate: float | None
+    """Share of turns that were not valid."""
+    parses: Mapping[str, int]
+    """Turns by parse outcome."""
+    turns: float | None
+    """Mean turns an episode."""
+    actions: float | None
+    """Mean actions an episode."""
+    tokens: float | None
+    """Mean tokens that the agent wrote in an episode, None if unknown."""
+    outcomes: Mapping[str, int]
+
+
+class Summary(Record):
+    """``summary.json``: what a run scored.  It holds no wall-clock time."""
+
+    schema_version: int = Field(
+        SCHEMA,
+        validation_alias=AliasChoices("schema", "schema_version"),
+        serialization_alias="schema",
+    )
+    board: str | None
+    agent_class: AgentClass = Field(
+        validation_alias=AliasChoices("class", "agent_class"),
+        serialization_alias="class",
+    )
+    agent: str
+    model: str | None
+    complete: bool
+    rankable: bool
+    unrankable_because: tuple[str, ...]
+    planned: int
+    owed: int
+    outcomes: Mapping[str, int]
+    """Every bucket; with ``owed`` they add up to ``planned``."""
+    score: Interval
+    """Normalized score: the mean over environments of the mean over cells."""
+    input_tokens: int | None
+    output_tokens: int | None
+    envs: Mapping[str, CellScore]
+    cells: Mapping[str, CellScore]
+
+
+def parse_record(kind: type[R], text: str | bytes, where: str) -> R:
+    """Return the record that a JSON text holds.
+
+    Raises:
+        RecordError: The text is not JSON, of another schema, or breaks a rule.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"{where} is not JSON: {error}") from error
+    version = raw.get("schema") if isinstance(raw, dict) else None
+    if version != SCHEMA:
+        raise RecordError(
+            f"{where} has schema {version!r}, but this version of ragen-bench reads "
+            f"{SCHEMA}; use the version that wrote it"
+        )
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{where}: {place}: {first['msg']}") from error
+
+
+def sha256_of(value: Any) -> str:
+    """Return the SHA-256 of a JSON-able value, as hex digits."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

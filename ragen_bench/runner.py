@@ -1,0 +1,241 @@
+"""Plays the episodes of a plan, many at once, and leaves them in a folder.
+
+An episode asks for its next reply as soon as its own last one is in; there are no
+lockstep turns.  Models batch whatever is waiting.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ragen_bench.agent import Shot
+from ragen_bench.episode import Reference, play
+from ragen_bench.errors import InvalidSpec
+from ragen_bench.plan import (
+    Plan,
+    Settings,
+    commit,
+    default_folder,
+    resolve,
+    versions,
+)
+from ragen_bench.records import Episode, EpisodeKey, RunRecord, Summary
+from ragen_bench.run_folder import RunFolder
+from ragen_bench.scoring import summarise
+from ragen_bench.text_env import TextEnv
+
+log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Observer:
+    """Hears of a run's progress; every method may be left as it is."""
+
+    def begin(self, plan: Plan, folder: RunFolder) -> None:
+        """Hear that a run begins, or goes on."""
+
+    def episode(self, episode: Episode) -> None:
+        """Hear that an episode is finished and on disk."""
+
+    def stopping(self) -> None:
+        """Hear that the run was asked to stop."""
+
+    def end(self, summary: Summary) -> None:
+        """Hear that the run is over, complete or not."""
+
+
+def run(
+    board: str | None = None,
+    *,
+    out: str | Path | None = None,
+    concurrency: int = 32,
+    retry_errors: bool = False,
+    episode_timeout: float | None = None,
+    observer: Observer | None = None,
+    command: str | None = None,
+    **settings: Any,
+) -> Summary:
+    """Play a board, or any cells, and return the summary.
+
+    The same call again goes on where the last one stopped.  It may be called where
+    an event loop runs already, as in a notebook.
+
+    Args:
+        board: A board's name, or the path of a TOML file.
+        out: The run's folder; ``runs/BOARD-AGENT-MODEL`` by default.
+        concurrency: Episodes in flight.
+        retry_errors: Play episodes again that nobody played.
+        episode_timeout: Wall-clock seconds that an episode may take.
+        observer: Hears of progress.
+        command: Kept in ``run.json``.
+        **settings: The fields of `Settings`, such as ``agent``, ``model``, ``envs``.
+
+    Raises:
+        RagenError: A setting is refused, before any model is asked; or, as
+            `RunIncomplete`, the disk is full.
+    """
+    try:
+        asked = Settings(board=board, **settings)
+    except TypeError as error:
+        raise InvalidSpec(f"{error}; see ragen_bench.plan.Settings") from error
+    plan = resolve(asked)
+    return execute(
+        plan,
+        Path(out) if out else default_folder(plan.config),
+        concurrency=concurrency,
+        retry_errors=retry_errors,
+        episode_timeout=episode_timeout,
+        observer=observer,
+        command=command,
+    )
+
+
+def execute(
+    plan: Plan,
+    out: Path,
+    *,
+    concurrency: int = 32,
+    retry_errors: bool = False,
+    episode_timeout: float | None = None,
+    observer: Observer | None = None,
+    command: str | None = None,
+) -> Summary:
+    """Play a plan into a folder and return the summary; see `run`."""
+    if type(concurrency) is not int or concurrency < 1:
+        raise InvalidSpec(f"concurrency is {concurrency!r}, but must be at least 1")
+    if plan.config.agent_class == "human":
+        concurrency = 1
+    observer = observer or Observer()
+    record = RunRecord(
+        config=plan.config,
+        versions=versions(),
+        commit=commit(),
+        model_facts=plan.model_facts(),
+        prompt_sha256=plan.prompt_hashes(),
+        command=command,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    with RunFolder(out, record, retry_errors=retry_errors) as folder:
+        observer.begin(plan, folder)
+        playing = _Run(plan, folder, observer, concurrency, episode_timeout)
+        _in_own_loop(playing)
+        summary = summarise(plan.config, folder.episodes())
+        folder.write_summary(summary)
+    observer.end(summary)
+    return summary
+
+
+def _in_own_loop(playing: "_Run") -> None:
+    """Run to the end, in a thread of its own if this one has a loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(playing.main())
+        return
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(playing.main())
+        except BaseException as error:  # handed to the caller's thread below
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="ragen-bench run")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+class _Run:
+    """The episodes of a run in flight."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        observer: Observer,
+        concurrency: int,
+        timeout: float | None,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.observer = observer
+        self.concurrency = concurrency
+        self.timeout = timeout
+        keys = plan.config.keys()
+        self.owed: Iterator[EpisodeKey] = (k for k in keys if k not in folder.finished)
+        self.shots: dict[str, tuple[Shot, ...]] = {}
+        self.known: dict[tuple[str, int], Reference] = {}
+
+    async def main(self) -> None:
+        """Play until nothing is owed or somebody says stop."""
+        players = [asyncio.create_task(self._work()) for _ in range(self.concurrency)]
+        everybody = asyncio.gather(*players)
+        with self._stop_on_signal(everybody):
+            try:
+                await everybody
+            except asyncio.CancelledError:
+                log.info("stopped; %d episodes finished", len(self.folder.finished))
+            finally:
+                for player in players:
+                    player.cancel()
+                await asyncio.gather(*players, return_exceptions=True)
+                if self.plan.model is not None:
+                    await self.plan.model.aclose()
+
+    async def _work(self) -> None:
+        """Play one owed episode after another."""
+        envs: dict[str, TextEnv] = {}
+        config = self.plan.config
+        for key in self.owed:
+            if key.cell not in envs:
+                envs = {key.cell: self.plan.env(key.env_id, key.level)}
+            if key.cell not in self.shots:
+                self.shots[key.cell] = self.plan.shots(key.env_id, key.level)
+            episode, reference = await play(
+                envs[key.cell],
+                self.plan.agent(),
+                key,
+                known=self.known.get((key.cell, key.seed)),
+                shots=self.shots[key.cell],
+                salt=config.salt,
+                timeout=self.timeout,
+            )
+            if config.repeats > 1:
+                self.known[key.cell, key.seed] = reference
+            self.folder.append(episode)
+            self.observer.episode(episode)
+            # A player that never waits must still let others, and signals, have a turn.
+            await asyncio.sleep(0)
+
+    @contextlib.contextmanager
+    def _stop_on_signal(self, everybody: "asyncio.Future[Any]") -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM stop cleanly, where this thread may handle them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            self.observer.stopping()
+            everybody.cancel()
+
+        try:
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, stop)
+        except NotImplementedError:  # Windows: Ctrl-C then cancels the main task
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
