@@ -133,7 +133,7 @@ class Episode(Record):
     """One finished episode: one line of ``episodes.jsonl``."""
 
     schema_version: int = Field(
-        SCHEMA,
+        default=SCHEMA,
         validation_alias=AliasChoices("schema", "schema_version"),
         serialization_alias="schema",
     )
@@ -201,7 +201,7 @@ class RunConfig(Record):
     """
 
     schema_version: int = Field(
-        SCHEMA,
+        default=SCHEMA,
         validation_alias=AliasChoices("schema", "schema_version"),
         serialization_alias="schema",
     )
@@ -209,11 +209,11 @@ class RunConfig(Record):
     board_version: int | None = None
     split: Split = "test"
     cells: tuple[CellPlan, ...]
-    repeats: int = Field(1, ge=1)
+    repeats: int = Field(default=1, ge=1)
     agent: str
     agent_args: Mapping[str, Any] = Field(default_factory=dict)
     agent_class: AgentClass = Field(
-        "llm",
+        default="llm",
         validation_alias=AliasChoices("class", "agent_class"),
         serialization_alias="class",
     )
@@ -221,11 +221,11 @@ class RunConfig(Record):
     model_args: Mapping[str, Any] = Field(default_factory=dict)
     env_args: Mapping[str, Any] = Field(default_factory=dict)
     prompt: Literal["full", "compact"] = "full"
-    shots: int = Field(0, ge=0)
+    shots: int = Field(default=0, ge=0)
     context: str = "full"
-    temperature: float = Field(0.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     salt: str = ""
     """Moves every noise and sampling stream; instances stay."""
 
@@ -243,7 +243,7 @@ class RunRecord(Record):
     """``run.json``: the configuration and what it was played with."""
 
     schema_version: int = Field(
-        SCHEMA,
+        default=SCHEMA,
         validation_alias=AliasChoices("schema", "schema_version"),
         serialization_alias="schema",
     )
@@ -300,7 +300,7 @@ class Summary(Record):
     """``summary.json``: what a run scored.  It holds no wall-clock time."""
 
     schema_version: int = Field(
-        SCHEMA,
+        default=SCHEMA,
         validation_alias=AliasChoices("schema", "schema_version"),
         serialization_alias="schema",
     )
