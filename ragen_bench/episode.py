@@ -4,17 +4,35 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ragen_bench.agent import Agent, Reply, Shot, Task
 from ragen_bench.errors import ContextOverflow, ProviderError
-from ragen_bench.records import Episode, EpisodeKey, Outcome, Turn, TurnUsage
+from ragen_bench.model import FinishReason, Usage
+from ragen_bench.records import (
+    Episode,
+    EpisodeKey,
+    Outcome,
+    Turn,
+    TurnUsage,
+    plain_json,
+)
 from ragen_bench.seeding import child_seed
 from ragen_bench.symbolic import SymbolicEnv
 from ragen_bench.text_env import TextEnv
 
 _HIDDEN = frozenset({"action_mask", "progress", "success", "scored_reward", "thinking"})
 """What an environment's info tells that a player must not know."""
+
+_FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+_REPLY: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "thinking": (str, type(None)),
+    "prompt_sha256": (str, type(None)),
+    "context_cut": (int,),
+    "usage": (Usage,),
+    "details": (Mapping,),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +100,7 @@ async def play(
     """Play one episode and return its record.
 
     Whatever the agent raises is an outcome, never an exception of this function.
+    What the environment raises is a bug of the environment and passes through.
 
     Args:
         env: An environment of the episode's cell.
@@ -109,17 +128,34 @@ async def play(
         outcome, error = "context_overflow", str(fault)
     except ProviderError as fault:
         outcome, error = "provider_error", str(fault)
-    except EnvironmentFault as fault:
+    except _EnvironmentFault as fault:
         raise fault.__cause__ or fault from None
+    except asyncio.CancelledError as fault:
+        if _is_cancelled():
+            raise
+        outcome, error = "agent_error", _describe(fault)
     except Exception as fault:  # an agent may fail in any way, and that is a result
         if isinstance(fault, TimeoutError) and deadline.expired():
             outcome, error = "timeout", f"took more than {timeout} s"
         else:
-            outcome, error = "agent_error", f"{type(fault).__name__}: {fault}"
+            outcome, error = "agent_error", _describe(fault)
     return game.record(key, known, task, outcome or game.outcome(), error), known
 
 
-class EnvironmentFault(Exception):
+def _is_cancelled() -> bool:
+    """Return whether somebody stops this task; an agent may raise on its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _describe(fault: BaseException) -> str:
+    try:
+        return f"{type(fault).__name__}: {fault}"
+    except Exception:  # even the message of a stranger's exception may fail
+        return type(fault).__name__
+
+
+class _EnvironmentFault(Exception):
     """The environment itself raised: a bug of ours, not an agent's failure."""
 
 
@@ -142,18 +178,34 @@ class _Game:
         began = time.perf_counter()
         reply = await self.agent.act(self.observation, shown)
         latency = time.perf_counter() - began
-        if not isinstance(reply, Reply) or not isinstance(reply.text, str):
-            raise TypeError(
-                f"act returned {type(reply).__name__}, but must return a Reply whose "
-                "text is a str"
-            )
+        # All that can be refused is refused before the environment moves.
+        usage, details = _facts(reply)
         try:
             after, reward, terminated, truncated, info = self.env.step(
                 reply.text, thinking=reply.thinking, finish_reason=reply.finish_reason
             )
         except Exception as fault:
-            raise EnvironmentFault from fault
-        self.turns.append(_turn(self.observation, reply, reward, info, latency))
+            raise _EnvironmentFault from fault
+        self.turns.append(
+            Turn(
+                observation=self.observation,
+                response=reply.text,
+                thinking=info["thinking"],
+                actions=info["actions"],
+                effective=info["effective"],
+                parse=info["parse"],
+                valid=info["valid"],
+                reward=reward,
+                reward_parts=info["reward_parts"],
+                scored_reward=info["scored_reward"],
+                prompt_sha256=reply.prompt_sha256,
+                context_cut=reply.context_cut,
+                usage=usage,
+                finish_reason=reply.finish_reason,
+                latency_s=round(latency, 6),
+                details=details,
+            )
+        )
         self.observation = after
         self.info = info
         self.playing = not (terminated or truncated)
@@ -198,34 +250,30 @@ class _Game:
         )
 
 
-def _turn(
-    observation: str,
-    reply: Reply,
-    reward: float,
-    info: Mapping[str, Any],
-    latency: float,
-) -> Turn:
-    usage = reply.usage
-    return Turn(
-        observation=observation,
-        response=reply.text,
-        thinking=info["thinking"],
-        actions=info["actions"],
-        effective=info["effective"],
-        parse=info["parse"],
-        valid=info["valid"],
-        reward=reward,
-        reward_parts=info["reward_parts"],
-        scored_reward=info["scored_reward"],
-        prompt_sha256=reply.prompt_sha256,
-        context_cut=reply.context_cut,
-        usage=TurnUsage(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        ),
-        finish_reason=reply.finish_reason,
-        latency_s=round(latency, 6),
-        details=reply.details,
+def _facts(reply: Reply) -> tuple[TurnUsage, dict[str, Any]]:
+    """Return a reply's usage and details for the record.
+
+    Raises:
+        TypeError: The agent returned something else than a sound `Reply`.
+        ValueError: A value is out of range, or its details are not strict JSON.
+    """
+    if not isinstance(reply, Reply):
+        raise TypeError(f"act returned {reply!r:.80}, but must return a Reply")
+    for name, kinds in _REPLY.items():
+        value = getattr(reply, name)
+        if not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"the reply's {name} is {value!r:.80}, not {wanted}")
+    if reply.finish_reason not in _FINISH_REASONS:
+        raise ValueError(
+            f"the reply's finish_reason is {reply.finish_reason!r:.80}, but must be "
+            f"one of {_FINISH_REASONS}"
+        )
+    tokens = reply.usage
+    usage = TurnUsage(
+        input_tokens=tokens.input_tokens,
+        cached_tokens=tokens.cached_tokens,
+        output_tokens=tokens.output_tokens,
+        reasoning_tokens=tokens.reasoning_tokens,
     )
+    return usage, plain_json(dict(reply.details)) if reply.details else {}

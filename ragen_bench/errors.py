@@ -11,6 +11,7 @@ RagenError
   RunIncomplete    (RuntimeError)   a run had to stop; what was played is safe
   ContextOverflow  (RuntimeError)   a prompt does not fit the model's context
   ProviderError    (RuntimeError)   a model could not be asked, nobody's fault
+  CheckFailed      (AssertionError) an environment or agent breaks its interface
 
 Each also is the built-in exception it resembles, so callers may catch either.
 Messages name the value, the rule and the way out.
@@ -90,3 +91,12 @@ class ContextOverflow(RagenError, RuntimeError):
 
 class ProviderError(RagenError, RuntimeError):
     """A model could not be asked; neither the agent nor the task is at fault."""
+
+
+class CheckFailed(RagenError, AssertionError):
+    """An environment or an agent breaks a rule of its interface."""
+
+    def __init__(self, message: str, check: str = "") -> None:
+        """Say what differs, and in which check of `ragen_bench.checks`."""
+        super().__init__(message)
+        self.check = check

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 ParseOutcome: TypeAlias = Literal[
@@ -26,16 +26,15 @@ _NEXT_MESSAGE = re.compile(
 )
 # What nearly all replies look like.  It agrees with the long way and is much quicker.
 _PLAIN = re.compile(
-    r"\s*(?:(?:<think>)?([^<]*)</think>\s*)?(<answer>([^<]*)</answer>)\s*"
+    r"\s*+(?:(?:<think>)?([^<]*+)</think>\s*+)?(<answer>([^<]*+)</answer>)\s*+"
 )
 _FENCE = re.compile(r"```([\w+-]*+)[ \t]*+\n")
 _NUMBERING = re.compile(r"\d{1,3}[.):](?: (?=.)|(?=\D))")
 
 _SEPARATORS = ("||", "\n", "|", ";", ",")
-_PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">", "«": "»", "“": "”", "‘": "’"}
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
-_STRAY = frozenset("\"'`*_~#.,;:!?-…–—•·→„“”‘’«»()[]{}<>" + _INVISIBLE)
-_STRAY_ROOM = 40
+_STRAY = frozenset(" \"'`*_~#.,;:!?-…–—•·→„“”‘’«»()[]{}<>" + _INVISIBLE)
+_STRAY_ROOM = 24
 """Characters around a name that are looked through before it counts as unknown."""
 
 _MEMORY = 1024
@@ -111,12 +110,15 @@ class ReplyParser:
         self._folded: dict[str, int | None] = {}
         bare: dict[str, int | None] = {}
         for index, name in enumerate(names):
-            forms = list(_peel(" ".join(name.split())))
-            if forms:
-                self._exact.setdefault(forms[0], index)
-                for known, form in ((self._folded, forms[0]), (bare, forms[-1])):
-                    key = form.casefold()
-                    known[key] = None if known.get(key, index) != index else index
+            whole = " ".join(name.split())
+            starts, ends = _edges(whole)
+            self._exact.setdefault(whole, index)
+            for known, form in (
+                (self._folded, whole),
+                (bare, whole[starts[-1] : ends[-1]]),
+            ):
+                key = form.casefold()
+                known[key] = None if known.get(key, index) != index else index
         self._folded = bare | self._folded
         self._room = max(map(len, self._exact), default=0) + _STRAY_ROOM
         self._plain: dict[str, ParsedReply] = {}
@@ -154,9 +156,12 @@ class ReplyParser:
                 thought, block, answer = plain.groups()
                 known = self._plain.get(block) or self._remember(block, answer)
             if known is not None:
-                if not thought and not thinking:
+                if thinking is not None:
+                    told = _join(thinking, thought)
+                elif thought:
+                    told = thought.strip()
+                else:
                     return known
-                told = _join(thinking, thought)
                 return ParsedReply(known.outcome, told, known.answer, known.actions)
         return self._parse_at_length(reply, thinking, finish_reason)
 
@@ -235,16 +240,24 @@ class ReplyParser:
         A text of nothing but stray punctuation is ``_NOTHING``.
         """
         text = " ".join(text.split())
-        if len(text) > self._room:
-            return None
-        form = ""
-        for form in _peel(text):
-            index = self._exact.get(form)
-            if index is None:
-                index = self._folded.get(form.casefold())
-            if index is not None:
-                return index
-        return _NOTHING if not form or form in _STRAY else None
+        if not text:
+            return _NOTHING
+        index = self._look_up(text)
+        if index is None and len(text) <= self._room:
+            starts, ends = _edges(text)
+            forms = [text[start:end] for start in starts for end in ends if start < end]
+            # A name may begin or end with punctuation itself: the longest one counts.
+            for form in sorted(forms, key=len, reverse=True):
+                index = self._look_up(form)
+                if index is not None:
+                    break
+        if index is None and _STRAY.issuperset(text):
+            return _NOTHING
+        return index
+
+    def _look_up(self, name: str) -> int | None:
+        index = self._exact.get(name)
+        return self._folded.get(name.casefold()) if index is None else index
 
 
 @functools.lru_cache(maxsize=512)
@@ -252,23 +265,24 @@ def _shared(names: tuple[str, ...], max_actions: int, strict: bool) -> ReplyPars
     return ReplyParser(names, max_actions, strict)
 
 
-def _peel(text: str) -> Iterator[str]:
-    """Yield a text and, step by step, what is left of it without stray punctuation."""
-    while text:
-        yield text
-        first, last = text[0], text[-1]
+def _edges(text: str) -> tuple[list[int], list[int]]:
+    """Return where a name may start and end in a text, from the outside inwards."""
+    starts = [0]
+    numbered = False
+    while (start := starts[-1]) < len(text):
         # The sign and the point of "-1" and ".5" belong to the number.
-        stray = first in _STRAY and not (first in "-." and text[1:2].isdigit())
-        if stray and len(text) > 1 and last == _PAIRS.get(first, first):
-            text = text[1:-1].strip()
-        elif last in _STRAY:
-            text = text[:-1].rstrip()
-        elif stray:
-            text = text[1:].lstrip()
-        elif numbering := _NUMBERING.match(text):
-            text = text[numbering.end() :]
+        signs = text[start] in "-–." and text[start + 1 : start + 2].isdigit()
+        if text[start] in _STRAY and not signs:
+            starts.append(start + 1)
+        elif not numbered and (numbering := _NUMBERING.match(text, start)):
+            numbered = True
+            starts.append(numbering.end())
         else:
-            return
+            break
+    ends = [len(text)]
+    while ends[-1] > 0 and text[ends[-1] - 1] in _STRAY:
+        ends.append(ends[-1] - 1)
+    return starts, ends
 
 
 def _join(*thoughts: str | None) -> str:

@@ -3,29 +3,39 @@
 Everything that can be refused is refused here, before any model is asked.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
-import inspect
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+from pydantic import ValidationError
 
 from ragen_bench.agent import Agent, AgentClass, Shot
 from ragen_bench.board import Board, load
 from ragen_bench.chat import ChatAgent
 from ragen_bench.episode import task_of
-from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.errors import InvalidSpec, RagenError, UnknownName
 from ragen_bench.model import Message, Model
 from ragen_bench.prompts import sha256_of_messages
-from ragen_bench.records import CellPlan, RunConfig, sha256_of
+from ragen_bench.records import (
+    CellPlan,
+    EpisodeKey,
+    RunConfig,
+    first_fault,
+    plain_json,
+    sha256_of,
+)
 from ragen_bench.registry import (
     AGENTS,
     core_class,
     make,
     make_agent,
     make_model,
+    parameters_of,
     setting_names,
     uses_model,
 )
@@ -47,7 +57,7 @@ class Settings:
     board: str | None = None
     """A board's name, or the path of a TOML file."""
     envs: Sequence[str] = ()
-    """Cells as ``ID`` or ``ID:level``, in place of a board."""
+    """Cells as ``ID`` or ``ID:level``, in place of a board; one may stand alone."""
     split: Split | None = None
     seeds: int | None = None
     """Episodes a cell: seeds 0 to ``seeds - 1``; 8 by default."""
@@ -98,14 +108,20 @@ class Plan:
         return solved_examples(env_id, level, config.shots, settings)
 
     def opening(self, cell: CellPlan) -> list[Message]:
-        """Return the first prompt of a cell's first episode."""
+        """Return the first prompt of a cell's first episode.
+
+        An agent without a prompt is taken to be asked with the bare rules.
+        """
         env = self.env(cell.env_id, cell.level)
-        key = next(k for k in self.config.keys() if k.cell == cell.cell)
+        key = EpisodeKey(
+            cell.env_id, cell.level, self.config.split, cell.seeds[0], rep=0
+        )
         observation, info = env.reset(seed=key.seed)
         agent = self.agent()
-        shots = self.shots(cell.env_id, cell.level)
-        agent.reset(task_of(key, env, info["rules"], shots, agent, self.config.salt))
         if isinstance(agent, ChatAgent):
+            shots = self.shots(cell.env_id, cell.level)
+            rules, salt = info["rules"], self.config.salt
+            agent.reset(task_of(key, env, rules, shots, agent, salt))
             return agent.messages(observation)[0]
         return [
             Message(role="system", content=info["rules"]),
@@ -152,12 +168,31 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
         raise InvalidSpec(f"agent {agent!r} uses no model; leave --model {spec!r} out")
     defaults = model.defaults if model else {}
     config = _configure(settings, board, cells, env_args, spec, defaults)
+    if board is not None:
+        config = config.model_copy(update={"breaches": board.breaches(config)})
     plan = Plan(config=config, board=board, model=model)
-    for cell in cells:
-        plan.env(cell.env_id, cell.level)
+    with _refusing("env_args", env_args):
+        for cell in cells:
+            plan.env(cell.env_id, cell.level)
     if model is not None or spec is None:
-        plan.agent()
+        with _refusing("agent_args", settings.agent_args):
+            plan.agent()
     return plan
+
+
+@contextlib.contextmanager
+def _refusing(name: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what a constructor raises over somebody's arguments into a refusal."""
+    try:
+        yield
+    except RagenError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        if not given:
+            raise
+        # Gymnasium wraps what a constructor raised into a longer message.
+        fault = error.__cause__ or error
+        raise InvalidSpec(f"{name} {dict(given)!r} cannot be used: {fault}") from error
 
 
 def _configure(
@@ -175,27 +210,41 @@ def _configure(
         raise InvalidSpec(f"split is {split!r}, but must be one of {SPLITS}")
     prompt = _prompt_length(settings.prompt or defaults.get("prompt", "full"))
     shots = defaults.get("shots", 0) if settings.shots is None else settings.shots
-    repeats = settings.repeats or (board.repeats if board else 1)
+    repeats = settings.repeats
+    if repeats is None:
+        repeats = board.repeats if board else 1
     for name, value, least in (("shots", shots, 0), ("repeats", repeats, 1)):
         if type(value) is not int or value < least:
             raise InvalidSpec(f"{name} is {value!r}, but must be at least {least}")
-    return RunConfig(
-        board=board.name if board else None,
-        board_version=board.version if board else None,
-        split=split,
-        cells=cells,
-        repeats=repeats,
-        agent=agent,
-        agent_args=settings.agent_args,
-        agent_class=_class_of(agent, defaults),
-        model=spec,
-        model_args=settings.model_args,
-        env_args=env_args,
-        prompt=prompt,
-        shots=shots,
-        salt=settings.salt,
-        **sampling,
-    )
+    try:
+        return RunConfig(
+            board=board.name if board else None,
+            board_version=board.version if board else None,
+            split=split,
+            cells=cells,
+            repeats=repeats,
+            agent=agent,
+            agent_args=_plain("agent_args", settings.agent_args),
+            agent_class=_class_of(agent, defaults),
+            model=spec,
+            model_args=_plain("model_args", settings.model_args),
+            env_args=_plain("env_args", env_args),
+            prompt=prompt,
+            shots=shots,
+            salt=settings.salt,
+            **sampling,
+        )
+    except ValidationError as error:
+        raise InvalidSpec(first_fault(error)) from error
+
+
+def _plain(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as ``run.json`` will give them back."""
+    try:
+        plain: dict[str, Any] = plain_json(dict(arguments))
+    except (TypeError, ValueError) as error:
+        raise InvalidSpec(f"{name} must be JSON, for run.json: {error}") from error
+    return plain
 
 
 def _prompt_length(text: str) -> PromptLength:
@@ -211,7 +260,7 @@ def _sampling(
 ) -> dict[str, Any]:
     """Return the sampling settings that the agent takes, resolved."""
     cls = AGENTS.get(agent)
-    taken = inspect.signature(cls).parameters
+    taken = parameters_of(cls)
     suggested = {**defaults.get("sampling", {}), **defaults}
     resolved: dict[str, Any] = {}
     for name in SAMPLING:
@@ -229,7 +278,7 @@ def _sampling(
 
 
 def _build_agent(config: RunConfig, model: Model | None) -> Agent:
-    taken = inspect.signature(AGENTS.get(config.agent)).parameters
+    taken = parameters_of(AGENTS.get(config.agent))
     sampling = {name: getattr(config, name) for name in SAMPLING if name in taken}
     clash = sorted(sampling.keys() & config.agent_args.keys())
     if clash:
@@ -245,20 +294,21 @@ def _class_of(agent: str, defaults: Mapping[str, Any]) -> AgentClass:
 def _cells(settings: Settings, board: Board | None) -> tuple[CellPlan, ...]:
     if board is not None:
         for name in ("envs", "seeds", "split", "env_args"):
-            if getattr(settings, name):
+            if getattr(settings, name) not in (None, (), [], {}):
                 raise InvalidSpec(
                     f"board {board.name!r} fixes {name}; leave it out, or give --env "
                     "in place of --board"
                 )
         return board.plans()
-    if not settings.envs:
+    envs = [settings.envs] if isinstance(settings.envs, str) else settings.envs
+    if not envs:
         raise InvalidSpec("nothing to play: give --board NAME or --env ID[:level]")
     seeds = 8 if settings.seeds is None else settings.seeds
     if type(seeds) is not int or seeds < 1:
         raise InvalidSpec(f"seeds is {seeds!r}, but must be at least 1")
     return tuple(
         CellPlan(env_id=env_id, level=level, seeds=tuple(range(seeds)))
-        for env_id, level in dict.fromkeys(map(split_cell, settings.envs))
+        for env_id, level in dict.fromkeys(map(split_cell, envs))
     )
 
 
@@ -314,17 +364,11 @@ def commit() -> str | None:
         return None
     try:
         found = subprocess.run(
-            [
-                "git",
-                "-C",
-                str(folder),
-                "describe",
-                "--always",
-                "--dirty",
-                "--abbrev=40",
-            ],
+            # Without tags it describes a commit by its hash.
+            ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+            + ["--abbrev=40", "--exclude=*"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=10,
             check=True,
         )

@@ -6,7 +6,15 @@ The files themselves are read and written by `ragen_bench.run_folder`.
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+)
 
 from pydantic import (
     AliasChoices,
@@ -62,6 +70,17 @@ def _whole(text: str) -> str:
 
 
 Text: TypeAlias = Annotated[str, PlainSerializer(_whole, when_used="unless-none")]
+
+
+def plain_json(value: Any) -> Any:
+    """Return a value as it comes back from strict JSON in UTF-8.
+
+    Raises:
+        TypeError: JSON has no such thing.
+        ValueError: A number is not finite, or the value holds itself.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.loads(_whole(text))
 
 
 class Record(BaseModel):
@@ -228,6 +247,8 @@ class RunConfig(Record):
     max_tokens: int | None = Field(default=None, ge=1)
     salt: str = ""
     """Moves every noise and sampling stream; instances stay."""
+    breaches: tuple[str, ...] = ()
+    """In which ways the run is not the board's; such a run is not ranked."""
 
     def keys(self) -> tuple[EpisodeKey, ...]:
         """Return every planned episode, in order."""
@@ -333,8 +354,8 @@ def parse_record(kind: type[R], text: str | bytes, where: str) -> R:
         RecordError: The text is not JSON, of another schema, or breaks a rule.
     """
     try:
-        raw = json.loads(text)
-    except ValueError as error:
+        raw = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{where} is not JSON: {error}") from error
     version = raw.get("schema") if isinstance(raw, dict) else None
     if version != SCHEMA:
@@ -345,9 +366,18 @@ def parse_record(kind: type[R], text: str | bytes, where: str) -> R:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{where}: {place}: {first['msg']}") from error
+        raise RecordError(f"{where}: {first_fault(error)}") from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return where and what the first fault of a record is, in one line."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place} is {first['input']!r:.80}: {first['msg']}"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def sha256_of(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Names to things: one registry class for agents and models; Gymnasium's for envs."""
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +87,12 @@ AGENTS: Registry[Callable[..., Agent]] = Registry("agent", "ragen-bench ls agent
 MODELS: Registry[Callable[..., Model]] = Registry("model", "ragen-bench ls models")
 
 
+@functools.lru_cache(maxsize=256)
+def parameters_of(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return what a class or function takes; each episode asks for its agent's."""
+    return inspect.signature(maker).parameters
+
+
 def register_agent(name: str) -> Callable[[type[Agent]], type[Agent]]:
     """Return a class decorator that registers an agent under a name."""
 
@@ -96,7 +103,7 @@ def register_agent(name: str) -> Callable[[type[Agent]], type[Agent]]:
     return register_class
 
 
-def make_agent(name: str, model: Model | None = None, **arguments: Any) -> Agent:
+def make_agent(name: str, model: Model | None = None, /, **arguments: Any) -> Agent:
     """Return a new agent, for one episode at a time.
 
     Args:
@@ -109,7 +116,7 @@ def make_agent(name: str, model: Model | None = None, **arguments: Any) -> Agent
         InvalidSpec: The agent needs a model and has none.
     """
     cls = AGENTS.get(name)
-    parameters = inspect.signature(cls).parameters
+    parameters = parameters_of(cls)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in arguments:
         if not open_ended and (key not in parameters or key == "model"):
@@ -128,10 +135,10 @@ def make_agent(name: str, model: Model | None = None, **arguments: Any) -> Agent
 
 def uses_model(name: str) -> bool:
     """Return whether an agent takes a model."""
-    return "model" in inspect.signature(AGENTS.get(name)).parameters
+    return "model" in parameters_of(AGENTS.get(name))
 
 
-def make_model(spec: str, **arguments: Any) -> Model:
+def make_model(spec: str, /, **arguments: Any) -> Model:
     """Return the model that ``"PREFIX:REST"`` or a bare name stands for.
 
     Args:
@@ -144,7 +151,7 @@ def make_model(spec: str, **arguments: Any) -> Model:
     """
     prefix, _, rest = spec.partition(":")
     load = MODELS.get(prefix)
-    parameters = inspect.signature(load).parameters
+    parameters = parameters_of(load)
     known = {key for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     for key in arguments:
         if key not in known:

@@ -5,17 +5,18 @@
 folder is opened again.
 """
 
+import contextlib
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from ragen_bench.errors import InvalidSpec, RecordError, RunIncomplete, RunMismatch
 from ragen_bench.records import (
-    UNSCORED,
     Episode,
     EpisodeKey,
     Record,
@@ -30,6 +31,8 @@ SUMMARY = "summary.json"
 _LOCK = ".lock"
 _SYNC_SECONDS = 1.0
 
+log = logging.getLogger(__name__)
+
 
 def write_json(path: Path, record: Record) -> None:
     """Write a record as JSON; the file appears whole or not at all.
@@ -37,19 +40,29 @@ def write_json(path: Path, record: Record) -> None:
     Raises:
         RunIncomplete: The file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.part")
     text = json.dumps(
         record.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False
     )
+    with _replacing(path) as file:
+        file.write(f"{text}\n".encode("ascii"))
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of another one when all of it is on disk."""
+    beside = path.with_name(f".{path.name}.part")
     try:
-        with open(beside, "w", encoding="utf-8", newline="\n") as file:
-            file.write(f"{text}\n")
+        with open(beside, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise RunIncomplete(f"cannot write {path}: {error.strerror}") from error
+        raise RunIncomplete(
+            f"cannot write {path}: {error.strerror}; make room and run the same "
+            "command again"
+        ) from error
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -80,14 +93,16 @@ def read_episodes(folder: Path) -> Iterator[Episode]:
         yield episode
 
 
-def _scan(path: Path) -> Iterator[tuple[Episode, int]]:
-    """Yield episodes and the offset at which each one's line ends."""
-    if not path.exists():
+def _scan(path: Path) -> Iterator[tuple[Episode, bytes]]:
+    """Yield each whole episode and its line, as it stands in the file."""
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
         return
-    end = 0
-    with open(path, "rb") as file:
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    with file:
         for number, line in enumerate(file, 1):
-            end += len(line)
             try:
                 episode = parse_record(Episode, line, f"{path} line {number}")
             except RecordError:
@@ -95,7 +110,7 @@ def _scan(path: Path) -> Iterator[tuple[Episode, int]]:
                 if line.endswith(b"\n"):
                     raise
                 return
-            yield episode, end
+            yield episode, line
 
 
 class RunFolder:
@@ -114,25 +129,26 @@ class RunFolder:
         InvalidSpec: The path is a file, cannot be written, or is in use.
         RunMismatch: The folder holds a run of another configuration.
         RecordError: A file of the folder cannot be read.
+        RunIncomplete: The disk is full.
     """
 
     def __init__(
         self, path: Path, record: RunRecord, *, retry_errors: bool = False
     ) -> None:
         self.path = path
-        self._lock = _open_locked(path)
-        try:
+        self.finished: set[EpisodeKey] = set()
+        self._size = 0  # bytes of whole episodes
+        with contextlib.ExitStack() as files:
+            files.enter_context(_open_locked(path))
             self.record = self._adopt(record)
-            self.finished: set[EpisodeKey] = set()
-            self._load(retry_errors)
-            self._file = os.open(
-                path / EPISODES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
-            )
-        except BaseException:
-            self._lock.close()
-            raise
-        self._size = os.fstat(self._file).st_size
-        self._synced = time.monotonic()
+            ending = self._load(retry_errors)
+            self._file = _open_to_append(path / EPISODES)
+            files.callback(os.close, self._file)
+            self._synced = time.monotonic()
+            os.ftruncate(self._file, self._size)
+            if ending != b"\n":
+                self._write(b"\n")
+            self._files = files.pop_all()
 
     def append(self, episode: Episode) -> None:
         """Add a finished episode, whole or not at all.
@@ -140,7 +156,10 @@ class RunFolder:
         Raises:
             RunIncomplete: The disk is full, or the file cannot be written.
         """
-        line = episode.model_dump_json().encode() + b"\n"
+        self._write(episode.model_dump_json().encode() + b"\n")
+        self.finished.add(episode.key)
+
+    def _write(self, line: bytes) -> None:
         try:
             view = memoryview(line)
             while view:
@@ -150,14 +169,18 @@ class RunFolder:
                 os.fsync(self._file)
                 self._synced = now
         except OSError as error:
-            os.ftruncate(self._file, self._size)
-            raise RunIncomplete(
-                f"cannot write {self.path / EPISODES}: {error.strerror}; "
-                f"{len(self.finished)} finished episodes are safe: make room and run "
-                "the same command again"
-            ) from error
+            # What cannot be cut off is a torn last line, which the next run cuts off.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise self._full(error) from error
         self._size += len(line)
-        self.finished.add(episode.key)
+
+    def _full(self, error: OSError) -> RunIncomplete:
+        return RunIncomplete(
+            f"cannot write {self.path / EPISODES}: {error.strerror}; "
+            f"{len(self.finished)} finished episodes are safe: make room and run "
+            "the same command again"
+        )
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the finished episodes."""
@@ -178,9 +201,11 @@ class RunFolder:
     ) -> None:
         try:
             os.fsync(self._file)
+        except OSError as failure:
+            if error is None:
+                raise self._full(failure) from failure
         finally:
-            os.close(self._file)
-            self._lock.close()
+            self._files.close()
 
     def _adopt(self, record: RunRecord) -> RunRecord:
         """Return the folder's own record if it has one, else write this one."""
@@ -196,46 +221,35 @@ class RunFolder:
         _refuse_difference(self.path, held, record)
         return held
 
-    def _load(self, retry_errors: bool) -> None:
+    def _load(self, retry_errors: bool) -> bytes:
+        """Take in the finished episodes and return the byte that ends the last one."""
         path = self.path / EPISODES
         planned = set(self.record.config.keys())
-        end = 0
         dropped = False
-        for episode, line_end in _scan(path):
-            end = line_end
+        ending = b"\n"
+        for episode, line in _scan(path):
             key = episode.key
             if key not in planned or key in self.finished:
                 fault = "twice" if key in self.finished else "unplanned"
                 raise RecordError(f"{path} holds episode {key} {fault}")
-            if retry_errors and episode.outcome in UNSCORED:
+            if retry_errors and not episode.scored:
                 dropped = True
                 continue
             self.finished.add(key)
+            self._size += len(line)
+            ending = line[-1:]
         if dropped:
-            self._rewrite(path)
-        elif path.exists():
-            self._mend(path, end)
+            self._drop_unscored(path)
+        return ending
 
-    def _rewrite(self, path: Path) -> None:
-        """Leave out the episodes that nobody played."""
-        beside = path.with_name(f".{path.name}.part")
-        with open(beside, "wb") as file:
-            for episode, _ in _scan(path):
-                if episode.outcome not in UNSCORED:
-                    file.write(episode.model_dump_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-
-    @staticmethod
-    def _mend(path: Path, end: int) -> None:
-        """Cut a torn last line off, or end a whole one that lacks its newline."""
-        with open(path, "r+b") as file:
-            file.truncate(end)
-            if end:
-                file.seek(end - 1)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
+    def _drop_unscored(self, path: Path) -> None:
+        """Leave out the episodes that nobody played; the others stay as they are."""
+        # A summary that counts them must not outlive them.
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        with _replacing(path) as file:
+            for episode, line in _scan(path):
+                if episode.scored:
+                    file.write(line)
 
 
 def _open_locked(path: Path) -> IO[bytes]:
@@ -252,47 +266,64 @@ def _open_locked(path: Path) -> IO[bytes]:
         import fcntl
 
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on this system
-        pass
-    except OSError as error:
+    except BlockingIOError as error:
         lock.close()
         raise InvalidSpec(
-            f"output {str(path)!r} is in use by another process; wait for it or give "
+            f"output {str(path)!r} is in use by another run; wait for it or give "
             "another --out"
         ) from error
+    except (ImportError, OSError):  # this system, or this file system, has no locks
+        log.warning("%s cannot be locked: let no other run use it", path)
     return lock
+
+
+def _open_to_append(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InvalidSpec(
+            f"output {str(path)!r} cannot be written: {error.strerror}; "
+            "give another --out"
+        ) from error
 
 
 def _refuse_difference(path: Path, held: RunRecord, asked: RunRecord) -> None:
     """Raise if two records would not play the same episodes the same way."""
-    for name in ("config", "model_facts", "prompt_sha256"):
-        before = getattr(held, name)
-        now = getattr(asked, name)
-        if isinstance(before, Record):
-            before = before.model_dump(mode="json")
-            now = now.model_dump(mode="json")
-        difference = _first_difference(dict(before), dict(now))
+    for before, now in zip(_fixed(held), _fixed(asked), strict=True):
+        difference = _difference(before, now)
         if difference:
-            _refuse(path, *difference)
-    ours = "ragen-bench"
-    if held.versions.get(ours) != asked.versions.get(ours):
-        _refuse(path, ours, held.versions.get(ours), asked.versions.get(ours))
+            name, was, wanted = difference
+            raise RunMismatch(
+                f"{str(path)!r} was played with {name} {_short(was)}, but "
+                f"{_short(wanted)} is asked for; give another --out, or the same "
+                "setting"
+            )
 
 
-def _refuse(path: Path, name: str, before: object, now: object) -> None:
-    raise RunMismatch(
-        f"{str(path)!r} was played with {name} {_short(before)}, but {_short(now)} is "
-        "asked for; give another --out, or the same setting"
+def _fixed(record: RunRecord) -> tuple[dict[str, Any], ...]:
+    """Return what must not change while a folder fills, causes before effects."""
+    facts = record.model_dump(mode="json")
+    return (
+        facts["config"],
+        {"version of ragen-bench": facts["versions"].get("ragen-bench")},
+        {name: facts[name] for name in ("model_facts", "prompt_sha256")},
     )
 
 
-def _first_difference(
-    before: Mapping[str, Any], now: Mapping[str, Any]
+def _difference(
+    before: Any, now: Any, name: str = ""
 ) -> tuple[str, object, object] | None:
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            return key, before.get(key), now.get(key)
-    return None
+    """Return where two JSON values differ first, and both values there."""
+    pairs: list[tuple[object, Any, Any]]
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted(before.keys() | now.keys())
+        pairs = [(key, before.get(key), now.get(key)) for key in keys]
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = list(zip(range(len(now)), before, now, strict=True))
+    else:
+        return None if before == now else (name, before, now)
+    places = (_difference(b, n, f"{name}.{k}".lstrip(".")) for k, b, n in pairs)
+    return next((place for place in places if place), None)
 
 
 def _short(value: object) -> str:

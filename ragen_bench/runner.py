@@ -110,6 +110,8 @@ def execute(
     """Play a plan into a folder and return the summary; see `run`."""
     if type(concurrency) is not int or concurrency < 1:
         raise InvalidSpec(f"concurrency is {concurrency!r}, but must be at least 1")
+    if episode_timeout is not None and not episode_timeout > 0:
+        raise InvalidSpec(f"episode_timeout is {episode_timeout!r} s, but must be > 0")
     if plan.config.agent_class == "human":
         concurrency = 1
     observer = observer or Observer()
@@ -140,16 +142,25 @@ def _in_own_loop(playing: "_Run") -> None:
         asyncio.run(playing.main())
         return
     failures: list[BaseException] = []
+    over = threading.Event()
 
     def work() -> None:
         try:
             asyncio.run(playing.main())
         except BaseException as error:  # handed to the caller's thread below
             failures.append(error)
+        finally:
+            over.set()
 
     thread = threading.Thread(target=work, name="ragen-bench run")
-    thread.start()
-    thread.join()
+    while not over.is_set():
+        try:
+            if thread.ident is None:
+                thread.start()
+            # A signal just before an endless wait would not be heard.
+            over.wait(0.5)
+        except KeyboardInterrupt:  # Ctrl-C in a notebook stops the run, as elsewhere
+            playing.stop()
     if failures:
         raise failures[0]
 
@@ -168,20 +179,29 @@ class _Run:
         self.plan = plan
         self.folder = folder
         self.observer = observer
-        self.concurrency = concurrency
         self.timeout = timeout
-        keys = plan.config.keys()
-        self.owed: Iterator[EpisodeKey] = (k for k in keys if k not in folder.finished)
+        owed = [key for key in plan.config.keys() if key not in folder.finished]
+        # All cells grow together, so that a run that is stopped has seen each of them
+        # and the time that is left can be told early.
+        owed.sort(key=lambda key: (key.rep, key.seed))
+        self.owed: Iterator[EpisodeKey] = iter(owed)
+        self.players = min(concurrency, len(owed))
         self.shots: dict[str, tuple[Shot, ...]] = {}
         self.known: dict[tuple[str, int], Reference] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._everybody: asyncio.Future[Any] | None = None
+        self._asked_to_stop = False
 
     async def main(self) -> None:
         """Play until nothing is owed or somebody says stop."""
-        players = [asyncio.create_task(self._work()) for _ in range(self.concurrency)]
-        everybody = asyncio.gather(*players)
-        with self._stop_on_signal(everybody):
+        self._loop = asyncio.get_running_loop()
+        players = [asyncio.create_task(self._work()) for _ in range(self.players)]
+        self._everybody = asyncio.gather(*players)
+        if self._asked_to_stop:
+            self._stop()
+        with self._stop_on_signal():
             try:
-                await everybody
+                await self._everybody
             except asyncio.CancelledError:
                 log.info("stopped; %d episodes finished", len(self.folder.finished))
             finally:
@@ -191,13 +211,25 @@ class _Run:
                 if self.plan.model is not None:
                     await self.plan.model.aclose()
 
+    def stop(self) -> None:
+        """Stop soon, from any thread; what is in flight stays owed."""
+        self._asked_to_stop = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self.observer.stopping()
+        if self._everybody is not None:
+            self._everybody.cancel()
+
     async def _work(self) -> None:
         """Play one owed episode after another."""
         envs: dict[str, TextEnv] = {}
         config = self.plan.config
         for key in self.owed:
             if key.cell not in envs:
-                envs = {key.cell: self.plan.env(key.env_id, key.level)}
+                envs[key.cell] = self.plan.env(key.env_id, key.level)
             if key.cell not in self.shots:
                 self.shots[key.cell] = self.plan.shots(key.env_id, key.level)
             episode, reference = await play(
@@ -217,25 +249,24 @@ class _Run:
             await asyncio.sleep(0)
 
     @contextlib.contextmanager
-    def _stop_on_signal(self, everybody: "asyncio.Future[Any]") -> Iterator[None]:
+    def _stop_on_signal(self) -> Iterator[None]:
         """Let Ctrl-C and SIGTERM stop cleanly, where this thread may handle them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            self.observer.stopping()
-            everybody.cancel()
-
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             for number in _SIGNALS:
-                loop.add_signal_handler(number, stop)
+                loop.add_signal_handler(number, self._stop)
         except NotImplementedError:  # Windows: Ctrl-C then cancels the main task
             yield
             return
         try:
             yield
         finally:
-            for number in _SIGNALS:
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                # None: a handler that Python did not set and cannot restore.
+                if handler is not None:
+                    signal.signal(number, handler)

@@ -33,6 +33,7 @@ Step: TypeAlias = tuple[float, float, bool, bool]
 """What `SymbolicEnv.apply` returns: reward, scored reward, terminated, effective."""
 
 _MAX_DRAWS = 100_000
+_NOTHING_HAPPENED: Step = (0.0, 0.0, False, False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,8 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
         self.noise = Stream(0)
         self.configure()
         self.action_space = cast(gymnasium.Space[int], Discrete(len(self.actions)))
+        self._max_actions = self.limits.max_actions
+        self._all_are_legal = type(self).is_legal is SymbolicEnv.is_legal
         self._all_legal = np.ones(len(self.actions), dtype=np.int8)
 
     @classmethod
@@ -210,6 +213,10 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
     @abstractmethod
     def canonical(self, instance: Any) -> bytes:
         """Return bytes that symmetric copies of the instance share."""
+
+    def split_of_instance(self, instance: Any) -> Split:
+        """Return the split of an instance: that of its canonical form by default."""
+        return split_of(self.canonical(instance))
 
     @abstractmethod
     def begin(self, instance: Any) -> None:
@@ -311,6 +318,14 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
                 break
         return actions
 
+    def turn_limited_value(self, turns_left: int, max_actions_per_turn: int) -> float:
+        """Return the expected scored return from here of the best replies.
+
+        It differs from `optimal_value` where the replies left are too few to answer
+        every action's outcome, so that a reply must commit to several actions.
+        """
+        return self.optimal_value()
+
     def explain(self, plan: Sequence[int]) -> str:
         """Return a sentence or two of reasoning that leads to a plan from here.
 
@@ -341,7 +356,14 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
         self.rep = rep
         self.instance = self.draw(self.seed) if instance is None else instance
         self._start()
-        return self.observe(), self.info(False, False, 0.0)
+        return self.observe(), {
+            "action_mask": self.action_mask(),
+            "success": self.success,
+            "progress": self.progress(),
+            "effective": False,
+            "illegal": False,
+            "scored_reward": 0.0,
+        }
 
     def draw(self, seed: int) -> Any:
         """Return the instance that a seed picks in this cell and split.
@@ -355,7 +377,7 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
             return self.generate(stream)
         for _ in range(_MAX_DRAWS):
             instance = self.generate(stream)
-            if split_of(self.canonical(instance)) == self.split:
+            if self.split_of_instance(instance) == self.split:
                 return instance
         raise GenerationError(
             f"{type(self).__name__} found no instance of split {self.split!r} in "
@@ -376,39 +398,28 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
         if type(action) is not int or not 0 <= action < len(self.actions):
             action = self._as_action(action)
         self.actions_taken += 1
-        if self.is_legal(action):
-            reward, scored, terminated, effective = self.apply(action)
-            illegal = False
-        else:
-            reward, scored, terminated, effective = 0.0, 0.0, False, False
-            illegal = True
-        truncated = not terminated and self.actions_taken >= self.limits.max_actions
+        legal = self._all_are_legal or self.is_legal(action)
+        reward, scored, terminated, effective = (
+            self.apply(action) if legal else _NOTHING_HAPPENED
+        )
+        truncated = not terminated and self.actions_taken >= self._max_actions
         if terminated or truncated:
             self._playing = False
             self.terminated = terminated
             self.truncated = truncated
-        return (
-            self.observe(),
-            reward,
-            terminated,
-            truncated,
-            self.info(effective, illegal, scored),
-        )
-
-    def is_legal(self, action: int) -> bool:
-        """Return whether the present state allows an action of the action space."""
-        return True
-
-    def info(self, effective: bool, illegal: bool, scored: float) -> dict[str, Any]:
-        """Return the info of a step; every value is fresh or immutable."""
-        return {
+        info = {
             "action_mask": self.action_mask(),
             "success": self.success,
             "progress": self.progress(),
             "effective": effective,
-            "illegal": illegal,
+            "illegal": not legal,
             "scored_reward": scored,
         }
+        return self.observe(), reward, terminated, truncated, info
+
+    def is_legal(self, action: int) -> bool:
+        """Return whether the present state allows an action of the action space."""
+        return True
 
     def render(self) -> str | None:
         """Return the text of the state in mode ``"ansi"``, else None."""

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -159,12 +160,15 @@ class TextEnv(gymnasium.Env[str, str]):
         self.invalid = InvalidPolicy(invalid)
         if format_penalty is None:
             format_penalty = defaults.get("format_penalty", 0.0)
-        if not format_penalty <= 0:
+        if not -math.inf < format_penalty <= 0:
             raise InvalidSpec(
                 f"format_penalty is {format_penalty!r}, but is added to the reward "
                 "and so must be at most 0"
             )
         self.format_penalty = float(format_penalty)
+        for name, flag in (("strict", strict), ("show_legal", show_legal)):
+            if type(flag) is not bool:
+                raise InvalidSpec(f"{name} is {flag!r}, but must be true or false")
         self.strict = strict
         self.show_legal = show_legal
         self.turns = 0
@@ -200,6 +204,8 @@ class TextEnv(gymnasium.Env[str, str]):
         self.truncated = False
         self._playing = True
         self._name_actions()
+        if self.invalid.kind == "default":
+            self._default_action()  # refuses an unknown one before anybody plays
         return self._observe(""), {
             "rules": self.rules(),
             "action_names": self.core.actions,
@@ -322,8 +328,10 @@ class TextEnv(gymnasium.Env[str, str]):
         if self.prompt == "compact":
             parts = [", ".join(f"{glyph} {what}" for glyph, what in legend.items())]
             parts.append(
-                f"Actions: {', '.join(names)}. {limits.max_actions} actions, "
-                f"{limits.max_turns} turns, {limits.max_actions_per_turn} a turn."
+                f"Actions: {', '.join(names)}. "
+                f"{_count(limits.max_actions, 'action')}, "
+                f"{_count(limits.max_turns, 'turn')}, "
+                f"{limits.max_actions_per_turn} a turn."
             )
             parts.append(f"<answer>{example}</answer>")
             return "\n".join(part for part in parts if part)
@@ -352,7 +360,8 @@ class TextEnv(gymnasium.Env[str, str]):
             return f"{feedback}\n{core.to_text()}"
         turn = self.turns + 1
         if self.prompt == "compact":
-            head = f"Turn {turn}/{self.limits.max_turns}, {core.actions_left} actions"
+            left = _count(core.actions_left, "action")
+            head = f"Turn {turn}/{self.limits.max_turns}, {left}"
         else:
             head = (
                 f"Turn {turn} of {self.limits.max_turns}. "

@@ -1,0 +1,128 @@
+"""Options that several verbs of the command line share."""
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from ragen_bench.errors import InvalidSpec, UnknownName
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SPLITS = ("train", "dev", "test")
+PROMPTS = ("full", "compact")
+
+
+def key_values(
+    context: click.Context, option: click.Parameter, pairs: Sequence[str]
+) -> dict[str, Any]:
+    """Return the settings that repeated ``key=value`` options give.
+
+    A value that is JSON is read as JSON, any other is kept as text.
+
+    Raises:
+        InvalidSpec: A pair has no ``=``, no key, or a key that came before.
+    """
+    name = option.opts[0]
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise InvalidSpec(
+                f"{name} is {pair!r}, but must be KEY=VALUE, such as {name} size=3"
+            )
+        if key in given:
+            raise InvalidSpec(
+                f"{name} gives {key!r} twice, the second time as {pair!r}; "
+                "leave one out"
+            )
+        given[key] = read_value(value)
+    return given
+
+
+def read_value(text: str) -> Any:
+    """Return the JSON value of a text, or the text itself if it is none."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        # A number such as 1e999 is JSON, but no float holds it.
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def import_modules(
+    context: click.Context, option: click.Parameter, names: Sequence[str]
+) -> tuple[str, ...]:
+    """Import modules that register environments or agents.
+
+    Raises:
+        InvalidSpec: A name is that of a file.
+        UnknownName: There is no such module.
+    """
+    for name in names:
+        stem, dot, ending = name.rpartition(".")
+        if "/" in name or (dot and ending == "py"):
+            raise InvalidSpec(
+                f"--import is {name!r}, but must be a module's name, such as "
+                f"{(stem or name).split('/')[-1]!r}, and its folder the working "
+                "directory or on PYTHONPATH"
+            )
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise UnknownName(
+                f"no module {error.name!r} for --import {name}: it is neither in the "
+                "working directory nor on PYTHONPATH"
+            ) from error
+    return tuple(names)
+
+
+def imports(verb: F) -> F:
+    """Add ``--import``, which is obeyed before any other option is read."""
+    return click.option(
+        "--import",
+        "imported",
+        metavar="MODULE",
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=import_modules,
+        help="Import a module that registers environments or agents.  Repeatable.",
+    )(verb)
+
+
+def pairs_option(name: str, field: str, help: str) -> Callable[[F], F]:
+    """Return a decorator that adds a repeatable ``KEY=VALUE`` option."""
+    return click.option(
+        name,
+        field,
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=key_values,
+        help=f"{help}  Repeatable.",
+    )
+
+
+def examples(*commands: str) -> str:
+    """Return the lines that end a verb's help."""
+    # The first character keeps click from filling the lines that follow.
+    return "\n  ".join(["\b\nExamples:", *commands])
+
+
+def as_json(help: str) -> Callable[[F], F]:
+    """Return a decorator that adds ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def echo_json(value: Any) -> None:
+    """Write strict JSON, in ASCII, to stdout."""
+    click.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))

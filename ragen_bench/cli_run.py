@@ -1,0 +1,287 @@
+"""The verbs that play episodes: ``run`` and ``play``."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ragen_bench.cli_options import (
+    PROMPTS,
+    SPLITS,
+    as_json,
+    echo_json,
+    examples,
+    imports,
+    pairs_option,
+)
+from ragen_bench.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from ragen_bench.plan import Plan
+    from ragen_bench.progress import Watch
+    from ragen_bench.records import Summary
+
+INCOMPLETE = 3
+UNRANKABLE = 4
+
+_JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
+
+
+@click.command(
+    epilog=examples(
+        "ragen-bench run --env ragen/Sokoban-v0:1 --agent random --seeds 20",
+        "ragen-bench run --env ragen/Bandit-v0:1 --agent think_act --model hf:my/model",
+        "ragen-bench run --board smoke --agent direct --model tiny --out runs/tiny",
+    ),
+)
+@click.option("--board", metavar="NAME|FILE", help="Play a board.")
+@click.option(
+    "--env",
+    "envs",
+    metavar="ID[:LEVEL]",
+    multiple=True,
+    help="Play a cell, in place of a board; level 1 by default.  Repeatable.",
+)
+@click.option("--split", type=click.Choice(SPLITS), help="Instances; test by default.")
+@click.option("--seeds", type=int, metavar="N", help="Episodes a cell; 8 by default.")
+@click.option(
+    "--agent", metavar="NAME|MODULE:CLASS", help="Who plays; think_act by default."
+)
+@click.option("--model", metavar="SPEC", help="The agent's model; tiny by default.")
+@pairs_option("--agent-arg", "agent_args", "An argument of the agent.")
+@pairs_option("--model-arg", "model_args", "An argument of the model.")
+@pairs_option("--env-arg", "env_args", "A setting of the environments.")
+@click.option("--prompt", type=click.Choice(PROMPTS), help="Length of the rules.")
+@click.option(
+    "--context",
+    metavar="POLICY",
+    help="Past in a prompt: full, window:K, single or tokens:N.",
+)
+@click.option("--temperature", type=float, help="0, the default, is greedy.")
+@click.option("--top-p", type=float, help="Nucleus sampling; 1 by default.")
+@click.option("--max-tokens", type=int, metavar="N", help="New tokens of a reply.")
+@click.option("--shots", type=int, metavar="N", help="Solved examples in the prompt.")
+@click.option("--repeats", type=int, metavar="K", help="Episodes an instance.")
+@click.option("--salt", default="", help="Moves noise and sampling; instances stay.")
+@click.option(
+    "--concurrency",
+    type=int,
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Episodes in flight.",
+)
+@click.option(
+    "--episode-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Give an episode up after this long.",
+)
+@click.option(
+    "--retry-errors", is_flag=True, help="Play episodes again that nobody played."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be played; write nothing."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The run's folder; runs/BOARD-AGENT-MODEL by default.",
+)
+@imports
+@as_json(_JSON_HELP)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    *,
+    out: Path | None,
+    concurrency: int,
+    episode_timeout: float | None,
+    retry_errors: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Play episodes with an agent and show its scores.
+
+    The same command again goes on where the last one stopped.  Exit codes: 0
+    complete, 2 wrong usage, 3 incomplete, 4 complete but not rankable on its board.
+    """
+    from ragen_bench import progress
+    from ragen_bench.plan import Settings, default_folder, resolve
+
+    plan = resolve(Settings(**settings))
+    out = out or default_folder(plan.config)
+    if dry_run:
+        _show_forecast(plan, out, as_json)
+        return
+    human = plan.config.agent_class == "human"
+    watch = _commentary() if human else progress.choose(quiet=quiet)
+    summary = _execute(
+        context,
+        plan,
+        out,
+        watch,
+        concurrency=concurrency,
+        retry_errors=retry_errors,
+        episode_timeout=episode_timeout,
+    )
+    report(context, {player(plan): summary}, as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        "ragen-bench play ragen/Sokoban-v0:1 --seed 3",
+        "ragen-bench play ragen/FrozenLake-v0:2 --env-arg style=coord",
+    ),
+)
+@click.argument("cell", metavar="ID[:LEVEL]")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Play this one instance; 0 by default.",
+)
+@click.option("--seeds", type=int, metavar="N", help="Play instances 0 to N - 1.")
+@click.option("--split", type=click.Choice(SPLITS), help="Instances; test by default.")
+@click.option("--prompt", type=click.Choice(PROMPTS), help="Length of the rules.")
+@pairs_option("--env-arg", "env_args", "A setting, such as style=coord.")
+@click.option("--salt", default="", help="Moves noise; instances stay.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The run's folder; one under runs/ by default.",
+)
+@imports
+@as_json(_JSON_HELP)
+@click.pass_context
+def play(
+    context: click.Context,
+    /,
+    *,
+    cell: str,
+    seed: int | None,
+    seeds: int | None,
+    out: Path | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Be the agent, in the terminal.
+
+    What you play is recorded like any other run.
+    """
+    from ragen_bench.plan import Settings, default_folder, resolve
+
+    if seed is not None and seeds is not None:
+        raise InvalidSpec("--seed and --seeds exclude each other; leave one out")
+    count = 1 if seeds is None else seeds
+    plan = resolve(Settings(envs=[cell], seeds=count, agent="human", **settings))
+    if seed is not None:
+        only = [plan.config.cells[0].model_copy(update={"seeds": (seed,)})]
+        config = plan.config.model_copy(update={"cells": tuple(only)})
+        plan = dataclasses.replace(plan, config=config)
+    out = out or default_folder(plan.config)
+    summary = _execute(context, plan, out, _commentary())
+    if as_json:
+        report(context, {player(plan): summary}, as_json=True)
+    # A table of one or two episodes would tell nothing that was not seen.
+    click.echo(f"{out}: {_standing(summary)}")
+    context.exit(exit_code([summary]))
+
+
+def player(plan: "Plan") -> str:
+    """Return who plays, such as ``"think_act tiny"``."""
+    return " ".join(filter(None, (plan.config.agent, plan.config.model)))
+
+
+def report(
+    context: click.Context,
+    summaries: Mapping[str, "Summary"],
+    *,
+    as_json: bool,
+    markdown: bool = False,
+) -> NoReturn:
+    """Show the scores of runs, and leave with the exit code that they call for.
+
+    Args:
+        context: The running verb.
+        summaries: Label to summary.
+        as_json: JSON alone: an object for one run, a list for several.
+        markdown: A Markdown table in place of a plain one.
+    """
+    from ragen_bench import tables
+
+    if as_json:
+        records = [summary.model_dump(mode="json") for summary in summaries.values()]
+        echo_json(records[0] if len(records) == 1 else records)
+    elif markdown:
+        click.echo(tables.to_markdown(tables.rows(summaries)), nl=False)
+    else:
+        click.echo(tables.to_text(tables.rows(summaries)))
+        for label, summary in summaries.items():
+            click.echo(f"{label}: {_standing(summary)}")
+    context.exit(exit_code(summaries.values()))
+
+
+def exit_code(summaries: Iterable["Summary"]) -> int:
+    """Return 3 if episodes are owed, 4 if a board cannot rank a run, else 0."""
+    code = 0
+    for summary in summaries:
+        if summary.owed:
+            return INCOMPLETE
+        if summary.board is not None and not summary.rankable:
+            code = UNRANKABLE
+    return code
+
+
+def _standing(summary: "Summary") -> str:
+    """Return how the planned episodes ended, and why a board cannot rank them."""
+    counts = [(name, count) for name, count in summary.outcomes.items() if count]
+    counts += [("owed", summary.owed)] if summary.owed else []
+    ended = ", ".join(f"{name} {count}" for name, count in counts)
+    text = f"{ended}, of {summary.planned} planned"
+    if summary.board is not None and not summary.rankable:
+        text += f"; not rankable: {'; '.join(summary.unrankable_because)}"
+    return text
+
+
+def _execute(
+    context: click.Context, plan: "Plan", out: Path, watch: "Watch", **how: Any
+) -> "Summary":
+    from ragen_bench.runner import execute
+
+    command = shlex.join(["ragen-bench", *context.find_root().obj])
+    with watch:
+        summary = execute(plan, out, observer=watch, command=command, **how)
+    if summary.owed:
+        finished = summary.planned - summary.owed
+        click.echo(
+            f"stopped: {finished} of {summary.planned} episodes finished; the same "
+            "command goes on",
+            err=True,
+        )
+    return summary
+
+
+def _commentary() -> "Watch":
+    from ragen_bench.progress import Commentary
+
+    return Commentary(lambda text: click.echo(text, nl=False, err=True))
+
+
+def _show_forecast(plan: "Plan", out: Path, as_json: bool) -> None:
+    from ragen_bench import forecast
+
+    found = forecast.forecast(plan)
+    if as_json:
+        echo_json(forecast.to_json(found))
+        return
+    click.echo(f"{player(plan)} would play into {out}\n{forecast.to_text(found)}")

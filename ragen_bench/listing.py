@@ -1,0 +1,83 @@
+"""What there is: environments, agents, models and boards, as JSON-able values."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ragen_bench import board
+from ragen_bench.registry import AGENTS, MODELS, core_class, env_ids
+
+
+def envs() -> list[dict[str, Any]]:
+    """Return the environments, with the summaries of their levels and presets."""
+    found = []
+    for env_id in env_ids():
+        core = core_class(env_id)
+        found.append(
+            {
+                "name": env_id,
+                "summary": _first_line(core),
+                "levels": {str(n): level.summary for n, level in core.levels.items()},
+                "presets": {n: level.summary for n, level in core.presets.items()},
+            }
+        )
+    return found
+
+
+def agents() -> list[dict[str, Any]]:
+    """Return the agents, with what each is listed as."""
+    found = []
+    for name in AGENTS:
+        agent = AGENTS.get(name)
+        found.append(
+            {
+                "name": name,
+                "summary": _first_line(agent),
+                "class": getattr(agent, "agent_class", None),
+                "privileged": getattr(agent, "privileged", False),
+            }
+        )
+    return found
+
+
+def models() -> list[dict[str, Any]]:
+    """Return the prefixes of models; none is imported."""
+    return [{"name": name} for name in MODELS]
+
+
+def boards() -> list[dict[str, Any]]:
+    """Return the boards that ship with the project."""
+    found = []
+    for name in board.names():
+        held = board.load(name)
+        found.append(
+            {
+                "name": name,
+                "summary": held.title,
+                "version": held.version,
+                "episodes": held.repeats * sum(len(p.seeds) for p in held.plans()),
+            }
+        )
+    return found
+
+
+LISTS: Mapping[str, Callable[[], list[dict[str, Any]]]] = MappingProxyType(
+    {"envs": envs, "agents": agents, "models": models, "boards": boards}
+)
+"""What the command line lists, by its name there."""
+
+
+def details(item: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines that say what a listed thing is."""
+    for key, value in item.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}  {text}" for name, text in value.items())
+        elif key == "summary":
+            yield value
+        elif key != "name":
+            yield f"{key}: {value}"
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]

@@ -1,0 +1,270 @@
+"""``hf:FOLDER`` and ``tiny``: a model of ``transformers``, batched as requests come.
+
+Many episodes wait for a reply at once.  One thread decodes for all of them: requests
+join and leave between two forward passes, each conversation keeps its keys and
+values from turn to turn, and common prompt heads are computed once.
+"""
+
+import asyncio
+import dataclasses
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragen_bench.errors import ContextOverflow, UnknownName
+from ragen_bench.model import Completion, Conversation, Message, Model, Sampling, Usage
+from ragen_bench.models import hf_loading
+from ragen_bench.models.batching import Decoder, Request, Worker
+from ragen_bench.models.chat_template import Chat, Transcript
+from ragen_bench.models.hf_options import Options, switch, whole_number
+from ragen_bench.seeding import Stream
+
+_CPU_CACHE_BYTES = 2 * 2**30
+_GPU_CACHE_SHARE = 0.5
+
+
+@dataclasses.dataclass(slots=True)
+class _State:
+    """What a conversation keeps between two replies of one model."""
+
+    owner: "HFModel"
+    transcript: Transcript | None = None
+    cache: Any = None
+
+
+class HFModel(Model):
+    """A causal language model in this process.
+
+    Args:
+        name: What records call it.
+        network: The model, ready to predict.
+        tokenizer: Its tokenizer, which defines the prompt's form.
+        options: How to serve it.
+        defaults: Settings that it was made for.
+        place: The folder that it came from, if any, for the hashes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: Any,
+        tokenizer: Any,
+        options: Options = Options(),  # noqa: B008 - frozen
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        place: str | None = None,
+    ) -> None:
+        self.name = name
+        self.defaults = defaults or {}
+        self.max_context: int = hf_loading.context_length(network, options.max_context)
+        self._network = network
+        self._vocab_size = len(tokenizer)
+        self._end_ids = hf_loading.end_ids(network, tokenizer)
+        self._chat = Chat(tokenizer, self._end_ids)
+        self._place = place
+        self._notes = list(self._chat.notes)
+        self._hashes: dict[str, str] | None = None
+        decoder = self._make_decoder(options)
+        self._worker = Worker(decoder, options.threads)
+
+    async def generate(
+        self, conversation: Conversation, sampling: Sampling
+    ) -> Completion:
+        """Answer the last message of a conversation.
+
+        Log-probabilities are those of the model's own distribution (temperature 1,
+        no nucleus), whatever the sampling.  The sampled ids hold the end token, if
+        one was sampled; the text holds no special tokens.
+
+        Raises:
+            ContextOverflow: The prompt leaves no room for a reply.
+            InvalidSpec: A sampling setting is out of its range.
+            ProviderError: The model failed or was closed.
+        """
+        state = self._state(conversation)
+        text, ids = self._chat.prompt(conversation.messages, state.transcript)
+        room = self.max_context - len(ids)
+        if room < 1:
+            raise ContextOverflow(
+                f"the prompt has {len(ids)} tokens, but with one of the reply at most "
+                f"{self.max_context} fit; shorten the context or the prompt"
+            )
+        limit = min(sampling.max_tokens, room)
+        request = Request(
+            ids=ids,
+            sampling=dataclasses.replace(sampling, max_tokens=limit),
+            stream=Stream(conversation.seed, "turn", conversation.turn),
+            cache=state.cache,
+        )
+        # Taken by this request: another one meanwhile must not write into it.
+        state.cache = None
+        draft = await asyncio.wrap_future(self._worker.submit(request))
+        state.cache = request.cache
+        state.transcript = Transcript(text, ids, draft.text, draft.token_ids)
+        return Completion(
+            text=draft.text,
+            token_ids=draft.token_ids,
+            logprobs=draft.logprobs,
+            usage=Usage(
+                input_tokens=len(ids),
+                cached_tokens=draft.cached_tokens,
+                output_tokens=len(draft.token_ids),
+            ),
+            finish_reason=draft.finish_reason,
+        )
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a prompt of these messages has, template included."""
+        return len(self._chat.encode(self._chat.render(messages)))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return facts that a result depends on.
+
+        ``files`` are SHA-256 of weights, configuration and tokenizer, whole files.
+        """
+        import torch
+        import transformers
+
+        if self._hashes is None:
+            self._hashes = hf_loading.file_hashes(self._place) if self._place else {}
+        return {
+            "class": type(self._network).__name__,
+            "parameters": sum(p.numel() for p in self._network.parameters()),
+            "dtype": str(self._network.dtype).removeprefix("torch."),
+            "device": self._network.device.type,
+            "vocab_size": self._vocab_size,
+            "end_ids": sorted(self._end_ids),
+            "max_context": self.max_context,
+            "chat_template_sha256": self._chat.template_sha256,
+            "files": self._hashes,
+            "revision": getattr(self._network.config, "_commit_hash", None),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "notes": self._notes,
+        }
+
+    async def aclose(self) -> None:
+        """End the thread; what still waits gets a `ProviderError`."""
+        await asyncio.to_thread(self._worker.stop)
+
+    def _state(self, conversation: Conversation) -> _State:
+        state = conversation.engine_state
+        if not isinstance(state, _State) or state.owner is not self:
+            state = conversation.engine_state = _State(self)
+        return state
+
+    def _make_decoder(self, options: Options) -> Decoder:
+        from ragen_bench.models.hf_cache import CacheStore
+        from ragen_bench.models.hf_decoder import PackedDecoder
+        from ragen_bench.models.hf_plain import PlainDecoder
+        from ragen_bench.models.hf_select import packed_layout
+
+        layout = packed_layout(self._network, self.max_context)
+        if isinstance(layout, str):
+            self._notes.append(f"decoded one by one, without reuse: {layout}")
+            return PlainDecoder(self._network, self._chat, self._end_ids)
+        if layout.dtype.itemsize < 4:
+            self._notes.append("replies may depend on the batch by rounding")
+        tokens = options.kv_tokens or _cache_bytes(layout) // layout.bytes_per_token
+        return PackedDecoder(
+            self._network,
+            self._chat,
+            self._end_ids,
+            CacheStore(layout, tokens),
+            batch_size=options.batch_size,
+            reuse=options.kv_reuse,
+        )
+
+
+def load(
+    rest: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    batch_size: int | str = 32,
+    threads: int | str | None = None,
+    max_context: int | str | None = None,
+    kv_reuse: bool | str = True,
+    kv_tokens: int | str | None = None,
+) -> Model:
+    """Load a model from a folder, or from the hub where there is a network.
+
+    Args:
+        rest: The folder or the hub id.
+        dtype: ``"auto"`` (float32 on a CPU, else bfloat16), ``"float32"``,
+            ``"bfloat16"`` or ``"float16"``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on.
+        batch_size: Replies that are decoded at once.
+        threads: Cores that PyTorch uses.
+        max_context: Tokens of prompt and reply together.
+        kv_reuse: Whether keys and values outlive a reply.
+        kv_tokens: Tokens that all caches hold at most.
+
+    Raises:
+        MissingExtra: PyTorch or transformers is not installed.
+        UnknownName: There is no such model.
+        InvalidSpec: It cannot be loaded, or an argument is out of its range.
+    """
+    options = Options(
+        batch_size=whole_number("batch_size", batch_size) or 32,
+        threads=whole_number("threads", threads),
+        max_context=whole_number("max_context", max_context),
+        kv_reuse=switch("kv_reuse", kv_reuse),
+        kv_tokens=whole_number("kv_tokens", kv_tokens),
+    )
+    hf_loading.require_extra(f"model 'hf:{rest}'")
+    return _load(f"hf:{rest}", rest, dtype, device, options)
+
+
+def load_tiny(
+    rest: str,
+    *,
+    batch_size: int | str = 32,
+    threads: int | str | None = None,
+    kv_reuse: bool | str = True,
+) -> Model:
+    """Load the small model that ships with ragen-bench, in float32 on the CPU.
+
+    Args:
+        rest: Nothing.
+        batch_size: Replies that are decoded at once.
+        threads: Cores that PyTorch uses.
+        kv_reuse: Whether keys and values outlive a reply.
+
+    Raises:
+        MissingExtra: PyTorch or transformers is not installed.
+        UnknownName: There is only one such model, or it was not packaged.
+        InvalidSpec: An argument is out of its range.
+    """
+    if rest:
+        raise UnknownName(f"no model 'tiny:{rest}': the name is 'tiny', bare")
+    options = Options(
+        batch_size=whole_number("batch_size", batch_size) or 32,
+        threads=whole_number("threads", threads),
+        kv_reuse=switch("kv_reuse", kv_reuse),
+    )
+    hf_loading.require_extra("model 'tiny'")
+    place = str(importlib.resources.files("ragen_bench.models") / "tiny")
+    return _load("tiny", place, "float32", "cpu", options)
+
+
+def _load(name: str, place: str, dtype: str, device: str, options: Options) -> HFModel:
+    from ragen_bench.models import hf_linear
+
+    network, tokenizer = hf_loading.load_network(place, dtype, device)
+    hf_linear.prepare(network)
+    defaults = hf_loading.read_defaults(place)
+    with hf_loading.quiet():
+        return HFModel(
+            name, network, tokenizer, options, defaults=defaults, place=place
+        )
+
+
+def _cache_bytes(layout: Any) -> int:
+    """Return the bytes that caches may take by default."""
+    if layout.device.type != "cuda":
+        return _CPU_CACHE_BYTES
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(layout.device)
+    return int(free * _GPU_CACHE_SHARE)

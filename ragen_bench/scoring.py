@@ -1,0 +1,202 @@
+"""Episodes to a `Summary`: outcome counts, rates, returns and normalized scores.
+
+Only a few numbers of each episode are kept, so a run may be larger than memory.
+
+How a number comes about:
+
+- A **cell** scores (R - F) / (C - F), where R, F and C are the means of return, floor
+  and ceiling over the episodes that count; it is not clipped.  An **environment** is
+  the mean of its cells, the **score** the mean over environments.  A mean over cells
+  is unknown (None) as long as one of them is.
+- ``provider_error`` and ``timeout`` are counted among the outcomes and enter nothing
+  else but the run's token counts.  ``context_overflow`` and ``agent_error`` are
+  failures: where the task has success they return 0, elsewhere what was collected.
+- Success rates have Wilson intervals with the design effect of repeats.  Where every
+  return is the success itself (1 or 0), return and normalized score have that very
+  interval, scaled by the cell's floor and ceiling; elsewhere they have one from a
+  bootstrap over instances.  `ragen_bench.intervals` says how cells combine.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ragen_bench.cell_scores import Cell, Scored, known_sum, means_of
+from ragen_bench.errors import InvalidSpec, RecordError
+from ragen_bench.intervals import Estimate, composite, rounded, weighted
+from ragen_bench.records import (
+    OUTCOMES,
+    UNSCORED,
+    CellScore,
+    Episode,
+    Interval,
+    RunConfig,
+    Summary,
+)
+from ragen_bench.run_folder import read_episodes, read_run
+
+MAX_UNSCORED = 0.01
+"""The greatest share of episodes that nobody played in a run that is ranked."""
+
+
+def score(folder: str | Path) -> Summary:
+    """Return the summary of a run folder, computed from its episodes.
+
+    Raises:
+        RecordError: The folder holds no run, or a file of it cannot be read.
+    """
+    folder = Path(folder)
+    return summarise(read_run(folder).config, read_episodes(folder))
+
+
+def summarise(config: RunConfig, episodes: Iterable[Episode]) -> Summary:
+    """Return what a run scored; the order of the episodes does not matter.
+
+    Args:
+        config: The run, which says what was planned.
+        episodes: Its finished episodes, read one at a time.
+
+    Raises:
+        RecordError: An episode was not planned, or comes twice.
+    """
+    cells = {plan.cell: Cell(plan, config) for plan in config.cells}
+    for episode in episodes:
+        cell = cells.get(episode.key.cell)
+        if cell is None or not cell.add(episode):
+            raise RecordError(
+                f"episode {episode.key} was not planned by this run or comes twice"
+            )
+    planned = sum(cell.planned for cell in cells.values())
+    outcomes: Counter[str] = Counter()
+    for cell in cells.values():
+        outcomes.update(cell.outcomes)
+    owed = planned - outcomes.total()
+    scored = {name: cells[name].score() for name in sorted(cells)}
+    by_env: dict[str, list[Scored]] = {}
+    for name, item in scored.items():
+        by_env.setdefault(cells[name].env_id, []).append(item)
+    total = composite(
+        [
+            (1 / (len(by_env) * len(items)), item.normalized)
+            for items in by_env.values()
+            for item in items
+        ]
+    )
+    reasons = _faults(config, planned, owed, outcomes, total)
+    return Summary(
+        board=config.board,
+        agent_class=config.agent_class,
+        agent=config.agent,
+        model=config.model,
+        complete=owed == 0,
+        rankable=not reasons,
+        unrankable_because=reasons,
+        planned=planned,
+        owed=owed,
+        outcomes={name: outcomes[name] for name in OUTCOMES},
+        score=total,
+        input_tokens=known_sum(cell.input_tokens for cell in cells.values()),
+        output_tokens=known_sum(cell.output_tokens for cell in cells.values()),
+        envs={env_id: _env_score(items) for env_id, items in by_env.items()},
+        cells={name: item.record for name, item in scored.items()},
+    )
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return the chance that one of k tries or more succeeds, without bias.
+
+    1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, equation 1).
+
+    Args:
+        n: Tries on one instance, with sampling streams of their own.
+        c: How many of them succeeded.
+        k: Tries that are allowed, 1 to n.
+
+    Raises:
+        InvalidSpec: The three do not fit together.
+    """
+    _check_tries(n, c, k)
+    return 1 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Return the chance that all of k tries succeed (pass^k), without bias.
+
+    C(c, k) / C(n, k) (Yao et al. 2024, arXiv 2406.12045, section 3).
+
+    Args:
+        n: Tries on one instance, with sampling streams of their own.
+        c: How many of them succeeded.
+        k: Tries that must succeed, 1 to n.
+
+    Raises:
+        InvalidSpec: The three do not fit together.
+    """
+    _check_tries(n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def _check_tries(n: int, c: int, k: int) -> None:
+    if not 1 <= k <= n:
+        raise InvalidSpec(
+            f"k is {k!r}, but must lie from 1 to the {n!r} tries of an instance; "
+            "play more --repeats"
+        )
+    if not 0 <= c <= n:
+        raise InvalidSpec(f"c is {c!r}, but must lie from 0 to n = {n!r}")
+
+
+def _env_score(cells: Sequence[Scored]) -> CellScore:
+    """Return the score of an environment.
+
+    Success, return, normalized score, floor and ceiling are means over its cells;
+    success is that of the cells whose task has it.  The other numbers are those of
+    all its episodes together.
+    """
+    records = [cell.record for cell in cells]
+    rows = [row for cell in cells for row in cell.rows]
+    share = 1 / len(cells)
+    rates = [r.success for r in records if r.success.n or not r.normalized.n]
+    outcomes: Counter[str] = Counter()
+    parses: Counter[str] = Counter()
+    for record in records:
+        outcomes.update(record.outcomes)
+        parses.update(record.parses)
+    means = means_of(rows)
+    means["floor"] = rounded(weighted([(share, r.floor) for r in records]))
+    means["ceiling"] = rounded(weighted([(share, r.ceiling) for r in records]))
+    return CellScore(
+        episodes=sum(record.episodes for record in records),
+        success=composite([(1 / len(rates), Estimate(interval=r)) for r in rates]),
+        episode_return=composite([(share, cell.returned) for cell in cells]),
+        normalized=composite([(share, cell.normalized) for cell in cells]),
+        parses=dict(sorted(parses.items())),
+        outcomes={name: outcomes[name] for name in OUTCOMES},
+        **means,
+    )
+
+
+def _faults(
+    config: RunConfig,
+    planned: int,
+    owed: int,
+    outcomes: Mapping[str, int],
+    total: Interval,
+) -> tuple[str, ...]:
+    """Return why a run cannot be ranked."""
+    reasons = []
+    if config.board is None:
+        reasons.append("no board")
+    reasons.extend(config.breaches)
+    if owed:
+        reasons.append(f"{owed} of {planned} episodes owed")
+    lost = sum(outcomes[name] for name in UNSCORED)
+    if lost > MAX_UNSCORED * planned:
+        reasons.append(
+            f"{100 * lost / planned:.3g} % of episodes were nobody's play "
+            f"(provider_error, timeout); at most {100 * MAX_UNSCORED:g} % may be"
+        )
+    if total.mean is None and not owed:
+        reasons.append("no score: a cell has no episode that counts, or no room")
+    return tuple(reasons)

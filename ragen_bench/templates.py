@@ -1,0 +1,359 @@
+"""What ``ragen-bench new`` writes: one file each, that works before it is edited."""
+
+import importlib.util
+import keyword
+import re
+import string
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from ragen_bench.errors import InvalidSpec
+
+Kind: TypeAlias = Literal["env", "agent", "board"]
+
+_MODULE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_BOARD_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+_ENV = '''\
+"""`$cls`: reach a number by adding, subtracting and doubling."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from ragen_bench.errors import RecordError
+from ragen_bench.registry import register
+from ragen_bench.seeding import Stream
+from ragen_bench.symbolic import Level, Limits, Observation, Step, SymbolicEnv
+
+HIGHEST = 99
+ADD, SUBTRACT, DOUBLE = range(3)
+
+_TEXT = re.compile(r"Number: (\\d+)\\. Target: (\\d+)\\.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What instances a level has."""
+
+    min_cost: int = 1
+    """Fewest actions to the target, at least."""
+    max_cost: int = 4
+    """Fewest actions to the target, at most."""
+
+
+class $cls(SymbolicEnv[Params]):
+    """Change a number, 0 to `HIGHEST`, until it equals the target.
+
+    Rewards: 1 on success, else 0.  Ends: the target is reached, or the limit of
+    actions.  See `SymbolicEnv` for the arguments.
+    """
+
+    levels: ClassVar[Mapping[int, Level[Params]]] = {
+        1: Level(
+            params=Params(min_cost=1, max_cost=4),
+            limits=Limits(max_actions=10, max_turns=5),
+            summary="at most 4 actions",
+        ),
+        2: Level(
+            params=Params(min_cost=5, max_cost=10),
+            limits=Limits(max_actions=22, max_turns=11),
+            summary="5 to 10 actions",
+        ),
+    }
+    actions = ("Add", "Subtract", "Double")
+
+    def configure(self) -> None:
+        """Set the observation space: number and target."""
+        self.observation_space = Box(0, HIGHEST, (2,), np.int16)
+        self._number = self._target = 0
+
+    # Instances and dynamics ---------------------------------------------------
+
+    def generate(self, stream: Stream) -> dict[str, int]:
+        """Return a start and a target that are so many actions apart."""
+        while True:
+            target = stream.below(HIGHEST + 1)
+            start = stream.below(HIGHEST + 1)
+            cost = fewest_actions(target)[start]
+            if self.params.min_cost <= cost <= self.params.max_cost:
+                return {"start": start, "target": target}
+
+    def canonical(self, instance: dict[str, int]) -> bytes:
+        """Return start and target; no symmetry maps instances onto each other."""
+        return f"{instance['start']} {instance['target']}".encode()
+
+    def begin(self, instance: dict[str, int]) -> None:
+        """Put the number to its start."""
+        self._number = instance["start"]
+        self._target = instance["target"]
+
+    def apply(self, action: int) -> Step:
+        """Change the number."""
+        before = self._number
+        self._number = after(before, action)
+        self.success = self._number == self._target
+        reward = float(self.success)
+        return reward, reward, self.success, self._number != before
+
+    # What the agent sees ------------------------------------------------------
+
+    def observe(self) -> Observation:
+        """Return int16 [2]: number and target."""
+        return np.array([self._number, self._target], dtype=np.int16)
+
+    def to_text(self) -> str:
+        """Return number and target."""
+        return f"Number: {self._number}. Target: {self._target}."
+
+    def from_text(self, text: str) -> None:
+        """Set number and target from a text of `to_text`."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise RecordError(f"{text!r} does not read as {self.to_text()!r} does")
+        self._number, self._target = map(int, found.groups())
+
+    def rules(self) -> str:
+        """Return goal and dynamics."""
+        return (
+            "Change the number until it equals the target. Add adds 1, Subtract "
+            f"takes 1 away, Double doubles it. A result below 0 or above {HIGHEST} "
+            "is not allowed; the number then stays as it is."
+        )
+
+    def explain(self, plan: Sequence[int]) -> str:
+        """Return where a plan leads."""
+        numbers = [self._number]
+        for action in plan:
+            numbers.append(after(numbers[-1], action))
+        return f"{' -> '.join(map(str, numbers))}, and the target is {self._target}."
+
+    # Snapshots ----------------------------------------------------------------
+
+    def dump(self) -> int:
+        """Return the number."""
+        return self._number
+
+    def restore(self, state: int) -> None:
+        """Set the number."""
+        self._number = state
+
+    # Exact values -------------------------------------------------------------
+
+    def optimal_cost(self) -> int | None:
+        """Return the fewest actions to the target."""
+        return fewest_actions(self._target)[self._number]
+
+    def optimal_value(self) -> float:
+        """Return 1 if the actions left suffice, else 0."""
+        cost = fewest_actions(self._target)[self._number]
+        return float(0 < cost <= self.actions_left)
+
+    def optimal_action(self) -> int:
+        """Return an action that leads nearest to the target."""
+        cost = fewest_actions(self._target)
+        return min(range(3), key=lambda action: cost[after(self._number, action)])
+
+    def random_value(self) -> float:
+        """Return the chance that random actions reach the target."""
+        if self._number == self._target:
+            return 0.0
+        return chances(self._target, self.actions_left)[self._number]
+
+
+def after(number: int, action: int) -> int:
+    """Return the number after an action."""
+    changed = (number + 1, number - 1, number * 2)[action]
+    return changed if 0 <= changed <= HIGHEST else number
+
+
+@functools.cache
+def fewest_actions(target: int) -> tuple[int, ...]:
+    """Return the fewest actions to a target, for every number."""
+    cost = {target: 0}
+    queue = [target]
+    for reached in queue:
+        for number in range(HIGHEST + 1):
+            near = any(after(number, action) == reached for action in range(3))
+            if near and number not in cost:
+                cost[number] = cost[reached] + 1
+                queue.append(number)
+    return tuple(cost[number] for number in range(HIGHEST + 1))
+
+
+@functools.cache
+def chances(target: int, actions: int) -> tuple[float, ...]:
+    """Return the chance that so many random actions reach a target, by number."""
+    if actions == 0:
+        return tuple(float(number == target) for number in range(HIGHEST + 1))
+    later = chances(target, actions - 1)
+    return tuple(
+        1.0 if number == target else sum(later[after(number, a)] for a in range(3)) / 3
+        for number in range(HIGHEST + 1)
+    )
+
+
+register("my/$cls", $cls)
+'''
+
+_AGENT = '''\
+"""`$cls`: names the actions of a task one after the other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_bench import Agent, Reply, Task, register_agent
+
+
+@register_agent("$name")
+class $cls(Agent):
+    """Each reply holds the next action of the task's list.
+
+    For an agent that asks a language model take an argument ``model``, or derive from
+    `ragen_bench.chat.ChatAgent`, which keeps the conversation.
+
+    Args:
+        first: Index of the action that an episode begins with.
+    """
+
+    def __init__(self, *, first: int = 0) -> None:
+        self.first = first
+
+    def reset(self, task: Task) -> None:
+        """Begin an episode; ``task`` has the rules, the actions and a seed."""
+        super().reset(task)
+        self._next = self.first
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Reply:
+        """Answer an observation."""
+        names = self.task.action_names
+        name = names[self._next % len(names)]
+        self._next += 1
+        return Reply(text=f"<answer>{name}</answer>")
+'''
+
+_BOARD = """\
+# A board: a frozen list of episodes, and what an entry is free to choose.
+# Raise the version whenever either changes.
+schema = 1
+name = "$name"
+version = 1
+title = "The first level of three tasks"
+split = "test"
+# Episodes on each seed.
+repeats = 1
+
+[rules]
+prompts = ["full", "compact"]
+max_shots = 4
+
+# Each cell plays its first seeds; "skip = [3, 8]" leaves out seeds whose instance an
+# earlier seed has shown already.
+[[cells]]
+env_id = "ragen/Bandit-v0"
+level = 1
+seeds = 10
+
+[[cells]]
+env_id = "ragen/FrozenLake-v0"
+level = 1
+seeds = 10
+
+[[cells]]
+env_id = "ragen/Sokoban-v0"
+level = 1
+seeds = 10
+"""
+
+
+class Written(NamedTuple):
+    """A new file, and commands that try it."""
+
+    path: Path
+    commands: tuple[str, ...]
+
+
+def write(kind: Kind, name: str, out: Path | None = None) -> Written:
+    """Write the one file of a new environment, agent or board.
+
+    Args:
+        kind: What it is.
+        name: Of the module, or of the board.
+        out: A folder, or the file itself; the working directory by default.
+
+    Raises:
+        InvalidSpec: The name is not allowed or taken, or the file exists already or
+            cannot be made.
+    """
+    _check_name(kind, name)
+    suffix = ".toml" if kind == "board" else ".py"
+    path = out or Path()
+    if path.suffix != suffix:
+        path = path / f"{name}{suffix}"
+    if path.stem != name:
+        raise InvalidSpec(
+            f"--out is {str(path)!r}, but the file of {name!r} is called {name}{suffix}"
+        )
+    text = string.Template({"env": _ENV, "agent": _AGENT, "board": _BOARD}[kind])
+    filled = text.substitute(name=name, cls=_class_name(name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="ascii", newline="\n") as file:
+            file.write(filled)
+    except OSError as error:
+        raise InvalidSpec(
+            f"{str(path)!r} cannot be written: {error.strerror}; choose another name "
+            "or --out"
+        ) from error
+    return Written(path, _commands(kind, name, path))
+
+
+def _check_name(kind: Kind, name: str) -> None:
+    if kind == "board":
+        if not _BOARD_NAME.fullmatch(name):
+            raise InvalidSpec(
+                f"name is {name!r}, but must be lower-case letters, digits, '.', '_' "
+                "and '-', such as 'my-board'"
+            )
+        return
+    if not _MODULE_NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise InvalidSpec(
+            f"name is {name!r}, but must be a module's name: lower-case letters, "
+            "digits and '_', such as 'my_maze'"
+        )
+    found = importlib.util.find_spec(name)
+    # A module of the working directory is the file itself, of which open() speaks.
+    if found is not None and not _lies_here(found.origin):
+        raise InvalidSpec(
+            f"name is {name!r}, but a module of that name is installed and would be "
+            "imported in its place; choose another"
+        )
+
+
+def _lies_here(origin: str | None) -> bool:
+    return origin is not None and Path(origin).resolve().parent == Path.cwd()
+
+
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in re.split(r"[._-]", name))
+
+
+def _commands(kind: Kind, name: str, path: Path) -> tuple[str, ...]:
+    if kind == "board":
+        return (f"ragen-bench run --board {path} --agent random",)
+    if kind == "agent":
+        return (
+            f"ragen-bench check --import {name} --agent {name}",
+            f"ragen-bench run --import {name} --agent {name} --env ragen/Bandit-v0:1",
+        )
+    env_id = f"my/{_class_name(name)}-v0"
+    return (
+        f"ragen-bench check --import {name} {env_id}",
+        f"ragen-bench play --import {name} {env_id}",
+        f"ragen-bench run --import {name} --env {env_id} --agent random",
+    )

@@ -1,0 +1,18 @@
+"""Lets tests, and the processes that they start, import the toy task."""
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+HERE = str(Path(__file__).parent)
+sys.path.insert(0, HERE)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [HERE, os.environ.get("PYTHONPATH")])
+)
+
+settings.register_profile(
+    "same everywhere", deadline=None, derandomize=True, database=None, max_examples=50
+)
+settings.load_profile("same everywhere")
