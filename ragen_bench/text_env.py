@@ -98,6 +98,9 @@ class TextEnv(gymnasium.Env[str, str]):
     - ``scored_reward``: what scores count (see `SymbolicEnv`).
     - ``success``, ``progress``, ``action_mask``, ``turns_left``, ``actions_left``.
 
+    Running out of turns or actions truncates, but the reply to a task of one turn
+    terminates it.
+
     Args:
         core: The task, or its class as ``"module:Class"``.
         level: Difficulty, 1 to 5.
@@ -280,8 +283,11 @@ class TextEnv(gymnasium.Env[str, str]):
             self.turns += 1
         if not valid and self.invalid.kind == "terminate":
             terminated, truncated = True, False
-        if not terminated:
-            truncated = truncated or self.turns >= self.limits.max_turns
+        if not terminated and self.turns >= self.limits.max_turns:
+            # The one reply of a task is its end, whatever it says, not a limit that
+            # cuts it short (and Gymnasium takes a first step that truncates for a bug).
+            terminated = self.limits.max_turns == 1
+            truncated = not terminated
         if terminated or truncated:
             self._playing = False
             self.terminated = terminated

@@ -170,6 +170,7 @@ def test_every_flag_reaches_the_configuration(here: Path) -> None:
         "top_p": 0.9,
         "max_tokens": 7,
         "salt": "s",
+        "breaches": [],
     }
 
 
@@ -553,7 +554,7 @@ def test_play_takes_settings(here: Path) -> None:
     words += ["--env-arg", "max_turns=1", "--out", "mine", "--json"]
     result = invoke("play", ENV, *words, input="wait\nwait\n")
     summary = json.loads(result.stdout)
-    assert summary["outcomes"]["turn_limit"] == 2
+    assert summary["outcomes"]["failed"] == 2
     config = read_run(here / "mine").config
     assert (config.prompt, config.split) == ("compact", "train")
     said = refusal("play", ENV, "--seed", "1", "--seeds", "2")

@@ -88,7 +88,16 @@ def test_the_rules_state_the_limits_that_hold() -> None:
     assert "<answer>Left</answer>" in rules
     *_, terminated, truncated, info = env.step(says("Right", "Right"))
     assert (info["parse"], info["actions"]) == ("too_many", ("Right",))
-    assert (terminated, truncated) == (False, True)
+    assert (terminated, truncated) == (True, False)
+
+
+@pytest.mark.parametrize("reply", ["", "Left", says("Left"), says("Sideways")])
+def test_the_one_reply_of_a_task_terminates_it(reply: str) -> None:
+    env = made(max_turns=1)
+    env.reset(seed=0)
+    *_, terminated, truncated, _ = env.step(reply)
+    assert (terminated, truncated) == (True, False)
+    assert (env.terminated, env.truncated) == (True, False)
 
 
 def test_all_that_is_told_is_ascii() -> None:
@@ -493,7 +502,6 @@ def test_a_state_goes_on_in_another_environment(after) -> None:
     told(env, REPLIES[:after])
     state = json.loads(json.dumps(env.get_state()))
     other = rb.make(toy.CELL, **settings)
-    other.reset(seed=1)
     other.set_state(state)
     assert other.get_state() == state
     assert other.np_random is other.core.np_random
