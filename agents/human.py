@@ -1,6 +1,5 @@
 """Human: you, at the terminal; one line you type is one turn."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -19,7 +18,7 @@ from ragen_bench.registry import register_agent
 _SEPARATORS = re.compile(r"\|\|?|[,;]")
 _HELP = (
     "Type actions or beginnings of their names, with spaces between them; the answer "
-    "tags are added for you.\n? shows the rules again, q stops."
+    "tags are added for you.\n? shows the rules again, {stop} stops."
 )
 
 
@@ -28,8 +27,8 @@ class Human(Agent):
     """Shows observations and reads lines such as ``up up right`` or ``u || r``.
 
     A line that begins with ``<`` is sent as it stands, any other is wrapped into
-    ``<answer>...</answer>``.  ``q``, or the end of the input, stops the run; the
-    episode stays owed.
+    ``<answer>...</answer>``.  ``q`` (``quit`` where an action is called q), or the end
+    of the input, stops the run; the episode stays owed.
 
     Args:
         read: Returns the next line, with its line break; "" at the end of input.
@@ -55,12 +54,14 @@ class Human(Agent):
     def reset(self, task: Task) -> None:
         """Show which episode begins, and its rules unless they were just shown."""
         super().reset(task)
+        taken = {name.casefold() for name in task.action_names}
+        self._stop = "quit" if "q" in taken else "q"
         self._write(f"\n--- {task.key} ---\n")
         if task.rules == Human._told:
             self._write("The rules are as before; ? shows them.\n")
             return
         Human._told = task.rules
-        self._write(f"{task.rules}\n\n{_HELP}\n")
+        self._tell_rules()
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Reply:
         """Show the observation and return what the person types."""
@@ -69,10 +70,10 @@ class Human(Agent):
             self._write("> ")
             line = await _in_thread(self._read)
             text = line.strip()
-            if not line or text.casefold() == "q":
+            if not line or text.casefold() == self._stop:
                 await _stop_run()
             if text == "?":
-                self._write(f"{self.task.rules}\n\n{_HELP}\n")
+                self._tell_rules()
             elif text.startswith("<"):
                 return Reply(text=text)
             elif text:
@@ -85,6 +86,9 @@ class Human(Agent):
                 if len(names) <= most:
                     return Reply(text=answer_text(names, "", "direct"))
                 self._write(f"{len(names)} actions, but a turn holds at most {most}\n")
+
+    def _tell_rules(self) -> None:
+        self._write(f"{self.task.rules}\n\n{_HELP.format(stop=self._stop)}\n")
 
 
 def read_actions(text: str, names: Sequence[str]) -> list[str]:
@@ -128,6 +132,8 @@ def _meant(typed: str, names: Sequence[str]) -> list[str]:
 
 async def _stop_run() -> NoReturn:
     """Stop the run: a cancelled player is what the runner takes for that wish."""
+    import asyncio  # here and below: it is slow, and only a person at play needs it
+
     player = asyncio.current_task()
     assert player is not None
     player.cancel("the person stopped")
@@ -141,6 +147,8 @@ async def _in_thread(read: Callable[[], str]) -> str:
     The thread is a daemon: `asyncio.to_thread` would keep a stopped run waiting for
     one more line.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str] = loop.create_future()
 

@@ -42,10 +42,13 @@ class LakeParams:
             raise InvalidSpec(
                 f"hole_share is {self.hole_share!r}, but must be from 0 to 0.9"
             )
-        if not 1 <= self.min_path <= self.max_path:
+        paths = (self.min_path, self.max_path)
+        if not all(type(n) is int for n in paths) or not (
+            1 <= self.min_path <= self.max_path
+        ):
             raise InvalidSpec(
                 f"paths of {self.min_path!r} to {self.max_path!r} moves are none: "
-                "give 1 <= min_path <= max_path"
+                "give integers with 1 <= min_path <= max_path"
             )
         if self.min_optimum > self.max_optimum:
             raise InvalidSpec(

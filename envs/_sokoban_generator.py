@@ -74,12 +74,13 @@ class SokobanParams:
         optima = self.max_moves - self.min_moves + 1
         if self.weights and (
             len(self.weights) != optima
+            or not all(type(weight) is int for weight in self.weights)
             or min(self.weights) < 0
             or not sum(self.weights)
         ):
             raise InvalidSpec(
-                f"weights is {self.weights!r}, but must hold {optima} numbers, one for "
-                f"each optimum from {self.min_moves} to {self.max_moves}, or none"
+                f"weights is {self.weights!r}, but must hold {optima} integers, one "
+                f"for each optimum from {self.min_moves} to {self.max_moves}, or none"
             )
         if self.reward not in get_args(Reward):
             raise InvalidSpec(

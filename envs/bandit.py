@@ -68,7 +68,8 @@ class Bandit(SymbolicEnv[BanditParams]):
             )
         for symbol in self.symbols:
             raise UnknownName.of("symbol", symbol, ())
-        self._pulls = p.pulls
+        # Best play sees what each pull paid before the next.
+        self.min_turns = self._pulls = p.pulls
         self._low = float(p.low)
         self._single = p.kind == "risky-safe"
         self.observation_space = Box(0, p.pulls, (2 * p.arms,), np.uint8)

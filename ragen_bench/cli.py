@@ -163,9 +163,12 @@ def check(
     """
     from ragen_bench.checks import ENV_CHECKS, check_agent, check_env
     from ragen_bench.plan import split_cell
+    from ragen_bench.registry import AGENTS
 
     if cell is None and agent is None:
         raise InvalidSpec("nothing to check: give ID[:LEVEL] or --agent NAME")
+    if agent is not None:
+        AGENTS.get(agent)
     passed = True
     if cell is not None:
         env_id, level = split_cell(cell)

@@ -1,13 +1,13 @@
 """Options that several verbs of the command line share."""
 
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.errors import InvalidSpec
+from ragen_bench.registry import load_module
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,15 +74,7 @@ def import_modules(
                 f"{(stem or name).split('/')[-1]!r}, and its folder the working "
                 "directory or on PYTHONPATH"
             )
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise
-            raise UnknownName(
-                f"no module {error.name!r} for --import {name}: it is neither in the "
-                "working directory nor on PYTHONPATH"
-            ) from error
+        load_module(name, f"module for --import {name}")
     return tuple(names)
 
 

@@ -1,7 +1,9 @@
 """The verbs that play episodes: ``run`` and ``play``."""
 
+import contextlib
 import dataclasses
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -259,7 +261,8 @@ def _execute(
     from ragen_bench.runner import execute
 
     command = shlex.join(["ragen-bench", *context.find_root().obj])
-    with watch:
+    # Whatever an agent or a package prints must not mix with the results.
+    with watch, contextlib.redirect_stdout(sys.stderr):
         summary = execute(plan, out, observer=watch, command=command, **how)
     if summary.owed:
         finished = summary.planned - summary.owed

@@ -49,9 +49,15 @@ def reference(env: TextEnv) -> Reference:
     """Return the reference values of a freshly reset environment."""
     core: SymbolicEnv[Any] = env.core
     limits = env.limits
+    player = core
+    reach = limits.max_turns * limits.max_actions_per_turn
+    if reach < core.actions_left:
+        # The replies cannot hold all actions: random play ends sooner.
+        player = core.clone()
+        player.actions_taken = core.limits.max_actions - reach
     return Reference(
         instance=core.instance_digest(),
-        floor=core.random_value(),
+        floor=player.random_value(),
         ceiling=core.turn_limited_value(limits.max_turns, limits.max_actions_per_turn),
         optimal_cost=core.optimal_cost(),
     )
@@ -134,7 +140,8 @@ async def play(
         if _is_cancelled():
             raise
         outcome, error = "agent_error", _describe(fault)
-    except Exception as fault:  # an agent may fail in any way, and that is a result
+    # An agent may fail in any way, and that is a result.
+    except (Exception, SystemExit) as fault:
         if isinstance(fault, TimeoutError) and deadline.expired():
             outcome, error = "timeout", f"took more than {timeout} s"
         else:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -166,6 +167,8 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
             model = make_model(spec, **settings.model_args)
     elif spec is not None:
         raise InvalidSpec(f"agent {agent!r} uses no model; leave --model {spec!r} out")
+    elif settings.model_args:
+        raise InvalidSpec(f"agent {agent!r} uses no model; leave --model-arg out")
     defaults = model.defaults if model else {}
     config = _configure(settings, board, cells, env_args, spec, defaults)
     if board is not None:
@@ -173,7 +176,7 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     plan = Plan(config=config, board=board, model=model)
     with _refusing("env_args", env_args):
         for cell in cells:
-            plan.env(cell.env_id, cell.level)
+            _check_default_action(plan.env(cell.env_id, cell.level), cell.seeds)
     if model is not None or spec is None:
         with _refusing("agent_args", settings.agent_args):
             plan.agent()
@@ -346,6 +349,24 @@ def _check_env_args(cells: Sequence[CellPlan], env_args: Mapping[str, Any]) -> N
                 )
             if name not in known and name != "preset":
                 raise UnknownName.of(f"setting of {cell.env_id}", name, known)
+        if env_args.get("preset") is not None and cell.level != 1:
+            raise InvalidSpec(
+                f"preset takes the place of the level, but {cell.cell} asks for level "
+                f"{cell.level}; give {cell.env_id} alone"
+            )
+
+
+def _check_default_action(env: TextEnv, seeds: Sequence[int]) -> None:
+    """Refuse a default action that an instance lacks, before anybody plays.
+
+    Raises:
+        UnknownName: An instance has no such action.
+    """
+    if env.invalid.kind == "default":
+        # Instances can have actions of their own only where the class names none.
+        named = hasattr(type(env.core), "actions")
+        for seed in seeds[:1] if named else seeds:
+            env.reset(seed=seed)
 
 
 def versions() -> dict[str, str]:
@@ -389,5 +410,7 @@ def default_folder(config: RunConfig) -> Path:
     if config.board is None or config.shots or config.prompt != "full":
         # Other settings than a board's plain ones get a folder of their own.
         name = f"{name}-{sha256_of(config.model_dump(mode='json'))[:8]}"
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
-    return Path("runs") / safe.strip("._")[:120]
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    if len(safe) > 120:
+        safe = f"{safe[:111]}-{sha256_of(name)[:8]}"
+    return Path("runs") / safe.strip("._")

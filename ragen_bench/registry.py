@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import gymnasium
@@ -60,21 +61,35 @@ class Registry(Generic[T]):
 
     def _load(self, entry_point: str) -> T:
         module, _, attribute = entry_point.partition(":")
-        try:
-            found: T = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
+        what = f"{self.kind} {entry_point!r}"
+        found: T | None = getattr(load_module(module, what), attribute, None)
+        if not callable(found):
             raise UnknownName(
-                f"no {self.kind} {entry_point!r}: there is no module {module!r}; "
-                "is its folder on PYTHONPATH?"
-            ) from error
-        except AttributeError as error:
-            raise UnknownName(
-                f"no {self.kind} {entry_point!r}: module {module!r} has no "
-                f"{attribute!r}"
-            ) from error
+                f"no {what}: module {module!r} has no {attribute!r} that can be called"
+            )
         return found
+
+
+def load_module(name: str, what: str) -> ModuleType:
+    """Return a module that somebody named.
+
+    Args:
+        name: The module's full name.
+        what: What is looked up in it, such as ``"agent 'mine:Mine'"``.
+
+    Raises:
+        UnknownName: There is no such module; one that lacks another module says so
+            itself.
+    """
+    try:
+        if all(part.isidentifier() for part in name.split(".")):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+    raise UnknownName(
+        f"no {what}: there is no module {name!r}; is its folder on PYTHONPATH?"
+    )
 
 
 def _owner(item: object) -> str:
@@ -219,13 +234,7 @@ def find(env_id: str) -> gymnasium.envs.registration.EnvSpec:
     """
     module, colon, bare = env_id.rpartition(":")
     if colon:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise UnknownName(
-                f"no environment {env_id!r}: there is no module {error.name!r}; "
-                "is its folder on PYTHONPATH?"
-            ) from error
+        load_module(module, f"environment {env_id!r}")
     spec = gymnasium.registry.get(bare)
     if spec is None or spec.entry_point != _ENTRY:
         raise UnknownName.of("environment", bare, env_ids(), "see ragen-bench ls envs")

@@ -132,6 +132,8 @@ class SymbolicEnv(gymnasium.Env[Observation, int], Generic[P]):
     """Whether an action's effect is certain for an agent that sees the state."""
     actions: tuple[str, ...]
     """Action names by index; an instance may have its own (see `begin`)."""
+    min_turns: int = 1
+    """Turns that an episode must allow; `configure` may set it."""
 
     def __init__(
         self,

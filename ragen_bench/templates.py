@@ -3,6 +3,7 @@
 import importlib.util
 import keyword
 import re
+import shlex
 import string
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -207,7 +208,8 @@ _AGENT = '''\
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_bench import Agent, Reply, Task, register_agent
+from ragen_bench.agent import Agent, Reply, Task
+from ragen_bench.registry import register_agent
 
 
 @register_agent("$name")
@@ -345,15 +347,27 @@ def _class_name(name: str) -> str:
 
 def _commands(kind: Kind, name: str, path: Path) -> tuple[str, ...]:
     if kind == "board":
-        return (f"ragen-bench run --board {path} --agent random",)
+        return (f"ragen-bench run --board {shlex.quote(str(path))} --agent random",)
+    program, imported = _found_by(kind, name, path)
     if kind == "agent":
         return (
-            f"ragen-bench check --import {name} --agent {name}",
-            f"ragen-bench run --import {name} --agent {name} --env ragen/Bandit-v0:1",
+            f"{program} check{imported} --agent {name}",
+            f"{program} run{imported} --agent {name} --env ragen/Bandit-v0:1",
         )
     env_id = f"my/{_class_name(name)}-v0"
     return (
-        f"ragen-bench check --import {name} {env_id}",
-        f"ragen-bench play --import {name} {env_id}",
-        f"ragen-bench run --import {name} --env {env_id} --agent random",
+        f"{program} check{imported} {env_id}",
+        f"{program} play{imported} {env_id}",
+        f"{program} run{imported} --env {env_id} --agent random",
     )
+
+
+def _found_by(kind: Kind, name: str, path: Path) -> tuple[str, str]:
+    """Return the program and the option with which a new module is imported."""
+    folder = path.resolve().parent
+    own = importlib.import_module(f"ragen_bench.{kind}s").__path__
+    if folder in (Path(place).resolve() for place in own):
+        return "ragen-bench", ""
+    if folder == Path.cwd():
+        return "ragen-bench", f" --import {name}"
+    return f"PYTHONPATH={shlex.quote(str(folder))} ragen-bench", f" --import {name}"

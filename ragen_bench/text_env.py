@@ -29,6 +29,7 @@ SETTINGS = frozenset(
 )
 """The settings of the text layer; all others are the core's."""
 
+_NOTHING = " Nothing was done."
 _REFUSED = {
     "full": {
         "empty": "Your reply was empty. Nothing was done.",
@@ -157,6 +158,11 @@ class TextEnv(gymnasium.Env[str, str]):
         self.limits = core.limits.override(
             max_turns=max_turns, max_actions_per_turn=max_actions_per_turn
         )
+        if self.limits.max_turns < core.min_turns:
+            raise InvalidSpec(
+                f"max_turns is {self.limits.max_turns!r}, but this task needs at least "
+                f"{core.min_turns}"
+            )
         self.prompt = prompt
         if invalid is None:
             invalid = defaults.get("invalid", "noop")
@@ -390,7 +396,9 @@ class TextEnv(gymnasium.Env[str, str]):
     ) -> str:
         parts = []
         if outcome != "ok":
-            parts.append(self._refused[outcome])
+            refused = self._refused[outcome]
+            # A default action was played in place of the reply.
+            parts.append(refused.removesuffix(_NOTHING) if executed else refused)
         if executed:
             told = [
                 event or (name if changed else f"{name} (no effect)")
@@ -398,8 +406,9 @@ class TextEnv(gymnasium.Env[str, str]):
                     executed, effective, events, strict=True
                 )
             ]
-            done = ", ".join(told)
-            parts.append(f"{done}." if self.prompt == "compact" else f"Played: {done}.")
+            played = ", ".join(told)
+            full = self.prompt == "full"
+            parts.append(f"Played: {played}." if full else f"{played}.")
         if self.prompt == "full":
             parts.append(f"Reward: {reward:g}.")
         return " ".join(parts)

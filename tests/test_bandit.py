@@ -184,6 +184,8 @@ def test_more_pulls_need_more_actions() -> None:
     with pytest.raises(InvalidSpec, match="give max_actions"):
         Bandit(level=3, pulls=30)
     assert Bandit(level=3, pulls=30, max_actions=30).params.pulls == 30
+    with pytest.raises(InvalidSpec, match="max_turns is 10, but .* at least 30"):
+        ragen_bench.make("ragen/Bandit-v0", level=3, pulls=30, max_actions=30)
     with pytest.raises(UnknownName):
         Bandit(level=1, symbols={"arm": "A"})
 

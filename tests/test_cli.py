@@ -128,6 +128,19 @@ def test_json_is_the_summary_and_nothing_else(here: Path) -> None:
     assert summary["outcomes"]["solved"] == 3
 
 
+def test_what_an_agent_prints_is_kept_out_of_the_json(here: Path) -> None:
+    (here / "talker.py").write_text(
+        "import toy\n"
+        "class Talker(toy.Walker):\n"
+        "    async def act(self, observation, info):\n"
+        "        print('hello')\n"
+        "        return await super().act(observation, info)\n"
+    )
+    result = invoke(*WALK, "--agent", "talker:Talker", "--json")
+    assert json.loads(result.stdout)["agent"] == "talker:Talker"
+    assert "hello" in result.stderr
+
+
 def test_quiet_says_nothing_on_the_way() -> None:
     assert invoke(*WALK, "-q").stderr == ""
 
@@ -136,6 +149,25 @@ def test_the_folder_is_named_after_who_plays(here: Path) -> None:
     invoke("run", "--env", ENV, "--agent", "null", "--seeds", "1", "-q")
     (folder,) = (here / "runs").iterdir()
     assert folder.name.startswith("custom-null-")
+
+
+def test_long_names_make_folders_of_their_own(here: Path) -> None:
+    (here / "script.json").write_text('["<answer>Right</answer>"]')
+    words = ["run", "--env", ENV, "--agent", "direct", "--seeds", "1", "-q", "--model"]
+    for path in ("./" * 150, "./" * 151):
+        assert invoke(*words, f"scripted:{path}script.json").exit_code == 0
+    names = [folder.name for folder in (here / "runs").iterdir()]
+    assert len(names) == 2
+    assert max(map(len, names)) <= 120
+
+
+def test_a_foreign_name_makes_a_folder_that_any_system_takes(here: Path) -> None:
+    name = "\N{HIRAGANA LETTER A}" * 80
+    (here / name).write_text('["<answer>Right</answer>"]')
+    words = ["run", "--env", ENV, "--agent", "direct", "--seeds", "1", "-q", "--model"]
+    assert invoke(*words, f"scripted:{name}").exit_code == 0
+    (folder,) = (here / "runs").iterdir()
+    assert folder.name.isascii()
 
 
 def test_every_flag_reaches_the_configuration(here: Path) -> None:
@@ -214,8 +246,8 @@ def test_a_signal_stops_and_the_same_command_goes_on(
     words = ["run", "--env", ENV, "--agent", "toy:Sleeper", "--agent-arg", "after=8"]
     words += ["--seeds", "4", "--concurrency", "1", "--out", "slow"]
     stopped = process(*words)
-    assert stopped.stdout is not None
-    assert stopped.stdout.readline() == "waiting\n"
+    assert stopped.stderr is not None
+    assert "waiting\n" in iter(stopped.stderr.readline, "")
     stopped.send_signal(number)
     out, err = stopped.communicate()
     finished = len(list(read_episodes(here / "slow")))
@@ -275,6 +307,7 @@ def test_a_full_disk_exits_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--env", f"{ENV}:9"], f"{ENV} has no level 9; it has 1, 2, 3"),
         (["--env", f"{ENV}:x"], "level 'x'"),
         (["--env", "nowhere:a/B-v0"], "no module 'nowhere'"),
+        (["--env", ":a/B-v0"], "no module ''"),
         (["--agent", "orakle"], "no agent 'orakle'; did you mean 'oracle'?"),
         (["--agent", "toy:Nobody"], "module 'toy' has no 'Nobody'"),
         (["--agent", "direct", "--model", "tinny"], "did you mean 'tiny'?"),
@@ -293,7 +326,8 @@ def test_a_full_disk_exits_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--concurrency", "0"], "concurrency is 0, but must be at least 1"),
         (["--episode-timeout", "0"], "episode_timeout is 0.0"),
         (["--split", "tset"], "'tset' is not one of 'train', 'dev', 'test'"),
-        (["--import", "nowhere"], "no module 'nowhere' for --import nowhere"),
+        (["--import", "nowhere"], "no module 'nowhere'"),
+        (["--import", ".maze"], "no module '.maze'"),
         (["--import", "envs/maze.py"], "must be a module's name, such as 'maze'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -517,6 +551,7 @@ def test_check_goes_on_after_a_failure_and_exits_1(
 def test_check_refuses_to_check_nothing() -> None:
     assert "give ID[:LEVEL] or --agent NAME" in refusal("check")
     assert "no level 7" in refusal("check", f"{ENV}:7")
+    assert "did you mean 'oracle'" in refusal("check", "--agent", "orakle")
 
 
 # Play ---------------------------------------------------------------------------

@@ -207,6 +207,7 @@ def test_impossible_bands_are_a_generation_error() -> None:
         {"hole_share": 0.95},
         {"min_path": 0},
         {"min_path": 5, "max_path": 4},
+        {"min_path": 2.5},
         {"slip": 0.1, "min_optimum": 0.9, "max_optimum": 0.5},
         {"slip": 0.0, "max_optimum": 0.9},
     ],

@@ -328,6 +328,17 @@ def test_a_model_with_other_attention_is_decoded_plainly_and_right(
     assert len(found[0]) == 3
 
 
+def test_a_network_serves_others_beside_the_model():
+    network, twin = make_network(), make_network()
+    ids = torch.tensor([[0, 0, 9, 30, 7], [9, 8, 7, 6, 5]])
+    mask = (ids > 0).long()
+    expected = twin(input_ids=ids, attention_mask=mask).logits
+    (replies,) = run(play(make(network), *STORIES[3]))
+    found = network(input_ids=ids, attention_mask=mask).logits
+    assert torch.allclose(found[:, 2:], expected[:, 2:], atol=1e-4)
+    assert len(replies) == 3
+
+
 def test_a_window_no_shorter_than_the_context_is_no_window():
     model = make(make_network("mistral", sliding_window=64), max_context=64)
     assert model.describe()["notes"] == []
@@ -475,7 +486,7 @@ def rigged(script, tokenizer=None, **options):
     model = make(tokenizer=tokenizer, **options)
     start = {}
 
-    def forward(*, input_ids, position_ids, logits_to_keep, pack, use_cache):
+    def forward(*, logits_to_keep, pack, **_):
         logits = []
         ends = [sum(pack.sizes[: i + 1]) - 1 for i in range(len(pack.sizes))]
         for segment, end in zip(pack.segments, ends, strict=True):

@@ -13,7 +13,7 @@ import pytest
 import toy
 
 from ragen_bench.agents.human import Human, read_actions
-from ragen_bench.episode import play
+from ragen_bench.episode import play, task_of
 from ragen_bench.errors import InvalidSpec
 from ragen_bench.records import Episode, EpisodeKey
 from ragen_bench.registry import make
@@ -167,6 +167,19 @@ def test_a_reader_that_fails_fails_the_agent() -> None:
 def test_stopping_is_no_outcome(last: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         episode_of(Terminal("r\n", last))
+
+
+def test_an_action_that_is_called_q_can_be_played() -> None:
+    instance = {"names": ["I", "Q"], "means": [0.5, 0.5]}
+    env = make("ragen/Bandit-v0", level=3)
+    env.reset(options={"instance": instance})
+    terminal = Terminal("q\n", "quit\n")
+    agent = terminal.agent()
+    agent.reset(task_of(KEY, env, env.rules(), (), agent, ""))
+    assert asyncio.run(agent.act("", {})).text == "<answer>Q</answer>"
+    assert "quit stops" in terminal.shown
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(agent.act("", {}))
 
 
 def test_what_reads_and_writes_must_be_callable() -> None:

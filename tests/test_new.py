@@ -1,6 +1,7 @@
 """What `new` writes works before it is edited."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import ragen_bench
 from ragen_bench.cli import cli
 from ragen_bench.errors import InvalidSpec
 from ragen_bench.templates import write
@@ -78,6 +80,34 @@ def test_the_commands_that_are_shown_are_real() -> None:
     program, *words = shown.removeprefix("try: ").split()
     assert program == "ragen-bench"
     command(*words)
+
+
+def test_the_commands_find_a_module_wherever_it_lies(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = write("agent", "my_agent", here / "be low").commands
+    assert commands[0] == (
+        f"PYTHONPATH='{here / 'be low'}' ragen-bench check --import my_agent "
+        "--agent my_agent"
+    )
+    monkeypatch.setattr("ragen_bench.agents.__path__", [str(here / "agents")])
+    commands = write("agent", "my_agent", here / "agents").commands
+    assert commands[0] == "ragen-bench check --agent my_agent"
+
+
+def test_what_lies_in_the_projects_own_folders_is_found_by_name(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = here / "ragen_bench"
+    shutil.copytree(Path(ragen_bench.__file__).parent, own)
+    write("env", "my_maze", own / "envs")
+    write("agent", "my_agent", own / "agents")
+    write("board", "mine", own / "leaderboards")
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    assert "my/MyMaze-v0" in command("ls", "envs").splitlines()
+    words = ["--env", "my/MyMaze-v0", "--agent", "my_agent", "--out", "run"]
+    assert "of 8 planned" in command("run", *words)
+    assert "mine" in command("ls", "boards").splitlines()
 
 
 def test_a_folder_or_a_file_may_be_named(here: Path) -> None:

@@ -54,6 +54,9 @@ def test_a_taken_name_is_refused_and_both_owners_named(shelf) -> None:
         ("nowhere:X", "there is no module 'nowhere'; is its folder on PYTHONPATH"),
         ("toy.below:X", "there is no module 'toy.below'"),
         ("toy:X", "module 'toy' has no 'X'"),
+        ("toy:CELL", "module 'toy' has no 'CELL' that can be called"),
+        (":X", "there is no module ''"),
+        ("..toy:X", "there is no module '..toy'"),
     ],
 )
 def test_an_unknown_name_says_what_is_known(shelf, name, message) -> None:

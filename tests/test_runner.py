@@ -533,6 +533,14 @@ def test_the_reference_agents_stand_where_they_should(tmp_path, agent) -> None:
     assert summary.agent_class == "solver"
 
 
+def test_a_floor_is_that_of_as_many_actions_as_the_replies_hold(tmp_path) -> None:
+    settings = {"length": 3, "max_turns": 2, "max_actions_per_turn": 1}
+    play(tmp_path, agent="null", seeds=8, env_args=settings)
+    # Two actions, each right by 1 in 3: both must be right, or one of them.
+    floors = {e.optimal_cost: e.floor for e in episodes(tmp_path).values()}
+    assert floors == {2: pytest.approx(1 / 9), 1: pytest.approx(4 / 9)}
+
+
 # Seeds, repeats, salt ---------------------------------------------------------
 
 
@@ -737,7 +745,22 @@ def test_a_record_tells_which_prompt_was_asked(tmp_path) -> None:
         ({"env_args": {"level": 3}}, InvalidSpec, "level is a setting of the run"),
         ({"env_args": {"invalid": "never"}}, InvalidSpec, "invalid is 'never'"),
         ({"env_args": {"invalid": "default:Up"}}, UnknownName, "no action 'Up'"),
-        ({"model": "parrot"}, InvalidSpec, "uses no model"),
+        (
+            {
+                "envs": "ragen/Bandit-v0",
+                "seeds": 20,
+                "env_args": {"invalid": "default:Phoenix"},
+            },
+            UnknownName,
+            "no action 'Phoenix'",
+        ),
+        (
+            {"envs": "ragen/Bandit-v0:2", "env_args": {"preset": "ragen-v1"}},
+            InvalidSpec,
+            "preset takes the place of the level",
+        ),
+        ({"model": "parrot"}, InvalidSpec, "uses no model; leave --model "),
+        ({"model_args": {"x": 1}}, InvalidSpec, "uses no model; leave --model-arg"),
         ({"temperature": 1.0}, InvalidSpec, "takes no temperature"),
         ({"envs": []}, InvalidSpec, "nothing to play"),
         ({"envs": "toy/Corridor-v0:9"}, InvalidSpec, "no level 9; it has 1, 2, 3"),

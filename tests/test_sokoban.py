@@ -318,8 +318,9 @@ def test_parameters_that_no_room_meets_are_a_generation_error() -> None:
         ({"min_moves": 5}, "max_moves is 4, but must be an integer of 5 to"),
         ({"min_floor": 0.9}, "min_floor is 0.9 and max_floor 0.85"),
         ({"max_floor": "1"}, "max_floor '1'"),
-        ({"weights": (1, 2)}, "must hold 3 numbers"),
-        ({"weights": (0, 0, 0)}, "must hold 3 numbers"),
+        ({"weights": (1, 2)}, "must hold 3 integers"),
+        ({"weights": (0, 0, 0)}, "must hold 3 integers"),
+        ({"weights": (1.5, 0, 0)}, "must hold 3 integers"),
         ({"reward": "dense"}, "reward is 'dense', but must be one of"),
     ],
 )

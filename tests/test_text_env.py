@@ -316,6 +316,7 @@ def test_default_plays_its_action_in_place_of_the_reply(outcome) -> None:
     assert (info["valid"], info["actions"]) == (False, ("Right",))
     assert (info["turns_left"], info["actions_left"]) == (4, 9)
     assert "Played: Right." in observation
+    assert "Nothing was done" not in observation
     assert env.core.place == 1
 
 

@@ -278,6 +278,7 @@ MISDEEDS: dict[str, Any] = {
     "raise": _raises(LookupError("lost")),
     "exception group": _raises(ExceptionGroup("two", [ValueError(), OSError()])),
     "no words": _raises(Unspeakable()),
+    "exit": _raises(SystemExit(0)),
     "own timeout": _raises(TimeoutError("a socket")),
     "own cancellation": _raises(asyncio.CancelledError()),
     "none": _returns(None),

@@ -88,7 +88,7 @@ class Worker:
     def __init__(self, decoder: Decoder, threads: int | None = None) -> None:
         self._decoder = decoder
         self._threads = threads
-        self._waiting: collections.deque[Request] = collections.deque()
+        self._inbox: list[Request] = []
         self._wakeup = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -96,7 +96,7 @@ class Worker:
     def submit(self, request: Request) -> "concurrent.futures.Future[Draft]":
         """Queue a request; its future is resolved by the thread."""
         with self._wakeup:
-            self._waiting.append(request)
+            self._inbox.append(request)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="ragen-bench hf model", daemon=True
@@ -119,27 +119,30 @@ class Worker:
 
             # PyTorch keeps this number for each thread that calls it.
             torch.set_num_threads(self._threads)
-        while self._await_work():
+        waiting: collections.deque[Request] = collections.deque()
+        while self._await_work(waiting):
             try:
-                if self._waiting:
-                    self._decoder.admit(self._waiting)
+                if waiting:
+                    self._decoder.admit(waiting)
                 self._decoder.step()
             except Exception as error:
                 self._decoder.abandon(as_failure(error))
 
-    def _await_work(self) -> bool:
-        """Return whether there is work; False ends the thread."""
+    def _await_work(self, waiting: "collections.deque[Request]") -> bool:
+        """Move what came in to what waits; return whether the thread goes on."""
         with self._wakeup:
-            if not self._stopping and not self._decoder.busy:
-                if not self._waiting:
+            if not (self._stopping or waiting or self._decoder.busy):
+                if not self._inbox:
                     self._wakeup.wait(_IDLE_S)
                 self._gather()
+            waiting.extend(self._inbox)
+            self._inbox.clear()
             if self._stopping:
                 failure = ProviderError("the model was closed before it answered")
                 self._decoder.abandon(failure)
-                while self._waiting:
-                    self._waiting.popleft().fail(failure)
-            if not self._stopping and (self._waiting or self._decoder.busy):
+                while waiting:
+                    waiting.popleft().fail(failure)
+            if waiting or self._decoder.busy:
                 return True
             self._thread, self._stopping = None, False
             return False
@@ -147,8 +150,5 @@ class Worker:
     def _gather(self) -> None:
         """Wait while requests keep coming, so that the first batch is not of one."""
         for _ in range(_GATHER_ROUNDS):
-            known = len(self._waiting)
-            if not known or not self._wakeup.wait(_GATHER_S):
-                return
-            if len(self._waiting) == known:
+            if not self._inbox or not self._wakeup.wait(_GATHER_S):
                 return

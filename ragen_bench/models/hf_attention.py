@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers.integrations import sdpa_attention
 
 from ragen_bench.models.hf_cache import Cache
 
@@ -110,9 +111,10 @@ def packed_attention(
         query: (1, heads, tokens, width).
         key: (1, key-value heads, tokens, width), of the new tokens alone.
         value: Like ``key``.
-        attention_mask: Unused; the pack knows what may be seen.
+        attention_mask: For passes without a pack; a pack knows what may be seen.
         scaling: Factor of the scores, the square root of 1 / width by default.
-        pack: The rows.
+        pack: The rows; without it this is PyTorch's own attention, so that the same
+            network serves others too.
         **options: What else a model hands over; some models must be refused.
 
     Returns:
@@ -122,7 +124,16 @@ def packed_attention(
         NotImplementedError: The model's attention is of another kind.
     """
     if pack is None:
-        raise NotImplementedError("the model does not hand its arguments to attention")
+        plain: tuple[torch.Tensor, None] = sdpa_attention.sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            **options,
+        )
+        return plain
     _refuse(options, pack.layout.max_context)
     layer = int(module.layer_idx)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -121,7 +121,7 @@ class CacheStore:
     Args:
         layout: Of the model.
         budget: Tokens that all caches together may have room for.  What is being
-            decoded may exceed it, by one request at most.
+            decoded may exceed it, by one request and its head at most.
         grain: Shared heads are multiples of so many tokens, so that prompts which
             part a few tokens apart still share the same head.
     """

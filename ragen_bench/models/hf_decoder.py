@@ -162,6 +162,7 @@ class PackedDecoder:
         length = self._store.worth_sharing(ids, others)
         if length < self._store.find(ids)[1] + _MIN_GAIN:
             return
+        self._store.make_room(length, [row.cache for row in self._rows])
         ids = ids[:length]
         donor, given = self._store.donor(ids)
         head = Cache(self._store.layout) if donor is None else donor.head(given)
@@ -173,11 +174,7 @@ class PackedDecoder:
         self._store.add_head(head)
 
 
-def forward(
-    network: Any,
-    segments: list[Segment],
-    wanted: list[bool],
-) -> torch.Tensor:
+def forward(network: Any, segments: list[Segment], wanted: list[bool]) -> torch.Tensor:
     """Feed a pack through a network and into the caches.
 
     Args:
@@ -199,6 +196,8 @@ def forward(
         logits: torch.Tensor = network(
             input_ids=pack.tokens,
             position_ids=pack.positions,
+            # A mask of four dimensions keeps the network from making its own.
+            attention_mask=pack.tokens[None, None],
             use_cache=False,
             logits_to_keep=keep,
             pack=pack,

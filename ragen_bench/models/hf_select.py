@@ -51,9 +51,11 @@ def packed_layout(network: Any, max_context: int) -> Layout | str:
 
 def register() -> None:
     """Make packed attention known to ``transformers``."""
-    from transformers import AttentionInterface
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(NAME, packed_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def _unfit(config: Any, max_context: int) -> str:
