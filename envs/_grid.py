@@ -77,7 +77,14 @@ class Board:
         return bytearray((bytes([code]) * self.cols + b"\n") * self.rows)[:-1]
 
     def legend(self) -> dict[str, str]:
-        """Return glyph to meaning, for every kind."""
+        """Return what the style draws to its meaning, for every kind.
+
+        That is the glyph, the name in a list, or both.
+        """
+        if self.style == "coord":
+            return {f"{kind.name}:": kind.meaning for kind in self.kinds}
+        if self.style == "grid_coord":
+            return {f"{kind.glyph} {kind.name}:": kind.meaning for kind in self.kinds}
         return {kind.glyph: kind.meaning for kind in self.kinds}
 
     def draw(self, board: bytearray) -> str:

@@ -80,7 +80,7 @@ class Agent(abc.ABC):
     agent_class: ClassVar[AgentClass] = "solver"
     """A program, a language model, a person."""
     privileged: ClassVar[bool] = False
-    """Whether `Task.env` is handed over; such an agent is never ranked."""
+    """Whether `Task.env` is handed over; such an agent is always of class solver."""
 
     def reset(self, task: Task) -> None:
         """Begin an episode."""

@@ -290,7 +290,10 @@ def _build_agent(config: RunConfig, model: Model | None) -> Agent:
 
 
 def _class_of(agent: str, defaults: Mapping[str, Any]) -> AgentClass:
-    declared: AgentClass = getattr(AGENTS.get(agent), "agent_class", "solver")
+    cls = AGENTS.get(agent)
+    if getattr(cls, "privileged", False):
+        return "solver"
+    declared: AgentClass = getattr(cls, "agent_class", "solver")
     return "trained" if declared == "llm" and defaults.get("trained") else declared
 
 

@@ -361,10 +361,26 @@ class TextEnv(gymnasium.Env[str, str]):
             f"Actions: {', '.join(names)}.\n"
             f"Limits: {_count(limits.max_actions, 'action')} and "
             f"{_count(limits.max_turns, 'turn')} in all. Each of your replies is one "
-            f"turn and {turn}.\n"
+            f"turn and {turn}.{self._costs()}\n"
             f"Give your answer in this form: <answer>{example}</answer>"
         )
         return "\n\n".join(parts)
+
+    def _costs(self) -> str:
+        """Return what an invalid reply costs, where it is not the turn alone."""
+        retries = _count(self.invalid.retries, "reply", "replies")
+        told = {
+            "noop": "",
+            "retry": f" Up to {retries} that cannot be read cost no turn.",
+            "terminate": " A reply that cannot be read ends the episode.",
+            "default": (
+                " In place of a reply that cannot be read, "
+                f"{self.invalid.default} is played."
+            ),
+        }[self.invalid.kind]
+        if self.format_penalty:
+            told += f" A reply that breaks these rules costs {-self.format_penalty:g}."
+        return told
 
     def _observe(self, feedback: str) -> str:
         core = self.core
@@ -458,8 +474,8 @@ class TextEnv(gymnasium.Env[str, str]):
         raise UnknownName.of("action", self.invalid.default, self.core.actions)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def load_core(entry_point: str) -> type[SymbolicEnv[Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import toy
 import ragen_bench as rb
 from ragen_bench.episode import task_of
 from ragen_bench.errors import ContextOverflow, InvalidSpec
+from ragen_bench.plan import Settings, resolve
 from ragen_bench.records import EpisodeKey
 from ragen_bench.shots import solved_examples
 
@@ -259,3 +261,19 @@ def test_a_reply_that_failed_leaves_no_trace() -> None:
     asyncio.run(agent.act(observation, info))
     ((_, messages),) = toy.Parrot.prompts
     assert [role for role, _ in messages] == ["system", "user"]
+
+
+class Peeping(rb.Agent):
+    """Calls itself a language model, and looks into the environment."""
+
+    agent_class = "llm"
+    privileged = True
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> rb.Reply:
+        return rb.Reply(text="")
+
+
+def test_whoever_sees_the_environment_is_a_solver() -> None:
+    rb.register_agent("peeping")(Peeping)
+    plan = resolve(Settings(envs=[toy.CELL], agent="peeping"))
+    assert plan.config.agent_class == "solver"

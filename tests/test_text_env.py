@@ -599,3 +599,24 @@ def test_masks_are_fresh() -> None:
     *_, info = env.step(says("Wait"))
     assert info["action_mask"].tolist() == [0, 1, 1]
     assert info["action_mask"].dtype == np.int8
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, ""),
+        ({"invalid": "retry:1"}, " Up to 1 reply that cannot be read cost no turn."),
+        ({"invalid": "retry:3"}, " Up to 3 replies that cannot be read cost no turn."),
+        ({"invalid": "terminate"}, " A reply that cannot be read ends the episode."),
+        (
+            {"invalid": "default:Left"},
+            " In place of a reply that cannot be read, Left is played.",
+        ),
+        ({"format_penalty": -0.1}, " A reply that breaks these rules costs 0.1."),
+    ],
+)
+def test_the_rules_tell_what_an_invalid_reply_costs(
+    settings: dict[str, object], told: str
+) -> None:
+    rules = made(**settings).rules()
+    assert f"played in order.{told}\nGive your answer" in rules
