@@ -101,7 +101,7 @@ def make(network=None, tokenizer=None, **options):
         "hf:test",
         network or make_network(),
         tokenizer or make_tokenizer(),
-        Options(**options),
+        Options(**{"threads": 1, **options}),
     )
 
 
