@@ -5,10 +5,7 @@ Everything that can be refused is refused here, before any model is asked.
 
 import contextlib
 import dataclasses
-import functools
-import importlib.metadata
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -47,7 +44,6 @@ from ragen_bench.text_env import PromptLength, TextEnv
 SAMPLING = ("context", "temperature", "top_p", "max_tokens")
 """Settings of a run that are handed to an agent that takes them."""
 
-_PACKAGES = ("ragen-bench", "gymnasium", "numpy", "scipy", "pydantic")
 _OWN_SETTINGS = frozenset({"level", "split", "prompt", "render_mode", "core"})
 
 
@@ -370,35 +366,6 @@ def _check_default_action(env: TextEnv, seeds: Sequence[int]) -> None:
         named = hasattr(type(env.core), "actions")
         for seed in seeds[:1] if named else seeds:
             env.reset(seed=seed)
-
-
-def versions() -> dict[str, str]:
-    """Return package to version, of what a result rests on."""
-    import platform
-
-    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {"python": platform.python_version(), **found}
-
-
-@functools.cache
-def commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, if in any."""
-    folder = Path(__file__).resolve().parent.parent
-    if not (folder / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(
-            # Without tags it describes a commit by its hash.
-            ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-            + ["--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None
 
 
 def default_folder(config: RunConfig) -> Path:

@@ -20,11 +20,10 @@ from ragen_bench.errors import InvalidSpec
 from ragen_bench.plan import (
     Plan,
     Settings,
-    commit,
     default_folder,
     resolve,
-    versions,
 )
+from ragen_bench.provenance import commit, versions
 from ragen_bench.records import Episode, EpisodeKey, RunRecord, Summary
 from ragen_bench.run_folder import RunFolder
 from ragen_bench.scoring import summarise

@@ -14,7 +14,7 @@ from typing import Any
 import toy
 
 import ragen_bench as rb
-from ragen_bench import plan
+from ragen_bench import provenance
 
 SETTINGS: dict[str, Any] = {
     "envs": [toy.CELL, f"{toy.CELL}:2", f"{toy.CELL}:3"],
@@ -72,7 +72,7 @@ def lines_of(out: Path) -> list[bytes]:
 
 def main(out: Path, kills: int, seed: int) -> None:
     """Die often, then play to the end."""
-    plan.commit()  # asks git once, for all the processes
+    provenance.commit()  # asks git once, for all the processes
     moments = random.Random(seed)
     deaths, saved = 0, lines_of(out)
     for _ in range(kills):

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = [
-    {"errors", "parsing", "seeding", "spaces"},
+    {"errors", "parsing", "provenance", "seeding", "spaces"},
     {"symbolic"},
     {"model", "text_env"},
     {"agent"},
