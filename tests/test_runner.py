@@ -322,6 +322,8 @@ def test_ctrl_c_in_a_notebook_stops_the_run(tmp_path) -> None:
     """The loop of a notebook leaves Ctrl-C to Python, unlike `asyncio.run`."""
     interrupting = (
         "import asyncio, ragen_bench as rb, signal, sys, threading, toy\n"
+        # A job in the background inherits that Ctrl-C is ignored; a notebook's is not.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Impatient(toy.Awkward):\n"
         "    async def act(self, observation, info):\n"
         "        if self.fails:\n"
@@ -342,6 +344,7 @@ def test_ctrl_c_in_a_notebook_stops_the_run(tmp_path) -> None:
         [sys.executable, "-c", interrupting, str(tmp_path)],
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout == "1\n"
