@@ -8,6 +8,7 @@ values from turn to turn, and common prompt heads are computed once.
 import asyncio
 import dataclasses
 import importlib.resources
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ from ragen_bench.models.chat_template import Chat, Transcript
 from ragen_bench.models.hf_options import Options, switch, whole_number
 from ragen_bench.seeding import Stream
 
-_CPU_CACHE_BYTES = 2 * 2**30
+_LEAST_CACHE_BYTES = 2 * 2**30
+_CPU_CACHE_SHARE = 0.25
 _GPU_CACHE_SHARE = 0.5
 
 
@@ -263,8 +265,17 @@ def _load(name: str, place: str, dtype: str, device: str, options: Options) -> H
 def _cache_bytes(layout: Any) -> int:
     """Return the bytes that caches may take by default."""
     if layout.device.type != "cuda":
-        return _CPU_CACHE_BYTES
+        # Long prompts of many episodes that do not fit are read anew every turn.
+        return max(_LEAST_CACHE_BYTES, int(_free_memory() * _CPU_CACHE_SHARE))
     import torch
 
     free, _ = torch.cuda.mem_get_info(layout.device)
     return int(free * _GPU_CACHE_SHARE)
+
+
+def _free_memory() -> int:
+    """Return the bytes of memory that are free, 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0

@@ -18,8 +18,8 @@ class Options:
     kv_reuse: bool = True
     """Whether keys and values outlive a reply."""
     kv_tokens: int | None = None
-    """Tokens that all caches hold at most; None is 2 GiB on a CPU, and half of what
-    the weights leave free on a GPU."""
+    """Tokens that all caches hold at most; None is a quarter of the free memory on a
+    CPU, at least 2 GiB, and half of what the weights leave free on a GPU."""
 
 
 def whole_number(name: str, value: int | str | None) -> int | None:
