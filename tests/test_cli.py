@@ -382,14 +382,22 @@ def test_nothing_to_play_is_refused() -> None:
 
 @pytest.mark.parametrize("model", ["tiny", "hf:somewhere"])
 def test_a_missing_extra_is_one_sentence_with_the_install_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, model: str
+    here: Path, model: str
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("ragen_bench.models")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    said = refusal("run", "--env", ENV, "--agent", "direct", "--model", model)
-    assert said.endswith("pip install 'ragen-bench[hf]'")
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from ragen_bench.cli import main\n"
+        "main()\n"
+    )
+    words = ("run", "--env", "ragen/Bandit-v0", "--agent", "direct", "--model", model)
+    told = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True
+    )
+    assert told.returncode == 2
+    assert len(told.stderr.splitlines()) == 1
+    assert told.stderr.endswith("pip install 'ragen-bench[hf]'\n")
+    assert told.stdout == ""
     assert list(here.iterdir()) == []
 
 
