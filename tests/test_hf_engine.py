@@ -4,6 +4,8 @@ import asyncio
 import collections
 import json
 import math
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -684,6 +686,25 @@ class TestThreads:
         decoder._network = network
         assert len(run(play(model, *STORIES[3]))[0]) == 3
 
+    def test_a_process_may_end_without_closing_its_model(self, folder):
+        script = f"""
+import asyncio, threading
+from ragen_bench.model import Conversation, Message, Sampling
+from ragen_bench.registry import make_model
+
+model = make_model({f"hf:{folder}"!r}, threads=1)
+conversation = Conversation(key="a", seed=0)
+conversation.messages.append(Message(role="user", content="u"))
+ask = lambda: model.generate(conversation, Sampling(max_tokens=400, stop=()))
+threading.Thread(target=lambda: asyncio.run(ask()), daemon=True).start()
+while not model._worker._decoder.busy:
+    pass
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stderr
+
     def test_closing_fails_who_waits(self):
         model = make()
         decoder = model._worker._decoder
@@ -852,6 +873,6 @@ class TestLoading:
             make_model("tiny:2")
 
     def test_a_missing_package_names_the_extra(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "torch", None)
+        monkeypatch.setitem(sys.modules, "torch", None)
         with pytest.raises(MissingExtra, match=r"ragen-bench\[hf\]"):
             make_model("hf:folder")

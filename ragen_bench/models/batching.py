@@ -1,9 +1,11 @@
 """One thread that serves a decoder: requests come from any thread or event loop."""
 
+import atexit
 import collections
 import concurrent.futures
 import dataclasses
 import threading
+import weakref
 from typing import Any, Protocol
 
 from ragen_bench.errors import ProviderError, RagenError
@@ -78,7 +80,7 @@ class Decoder(Protocol):
 
 
 class Worker:
-    """Queue and thread.  The thread starts on demand and ends when idle.
+    """Queue and thread.  The thread starts on demand, ends when idle and at exit.
 
     Args:
         decoder: Used by the thread alone.
@@ -92,6 +94,7 @@ class Worker:
         self._wakeup = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        _WORKERS.add(self)
 
     def submit(self, request: Request) -> "concurrent.futures.Future[Draft]":
         """Queue a request; its future is resolved by the thread."""
@@ -152,3 +155,13 @@ class Worker:
         for _ in range(_GATHER_ROUNDS):
             if not self._inbox or not self._wakeup.wait(_GATHER_S):
                 return
+
+
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End all threads: one inside PyTorch when Python goes down aborts the process."""
+    for worker in list(_WORKERS):
+        worker.stop()
