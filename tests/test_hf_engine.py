@@ -823,6 +823,11 @@ class TestLoading:
         with pytest.raises(InvalidSpec, match="not JSON"):
             hf_loading.read_defaults(str(tmp_path))
 
+    def test_loading_leaves_the_number_of_cores_as_it_was(self, folder):
+        torch.set_num_threads(2)
+        make_model(f"hf:{folder}", threads=1)
+        assert torch.get_num_threads() == 2
+
     def test_half_precision_says_what_it_may_do(self, folder):
         facts = make_model(f"hf:{folder}", dtype="bfloat16").describe()
         assert facts["dtype"] == "bfloat16"

@@ -253,10 +253,10 @@ def load_tiny(
 def _load(name: str, place: str, dtype: str, device: str, options: Options) -> HFModel:
     from ragen_bench.models import hf_linear
 
-    network, tokenizer = hf_loading.load_network(place, dtype, device)
-    hf_linear.prepare(network)
     defaults = hf_loading.read_defaults(place)
-    with hf_loading.quiet():
+    with hf_loading.one_core(), hf_loading.quiet():
+        network, tokenizer = hf_loading.load_network(place, dtype, device)
+        hf_linear.prepare(network)
         return HFModel(
             name, network, tokenizer, options, defaults=defaults, place=place
         )

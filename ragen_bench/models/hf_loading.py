@@ -175,6 +175,24 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Keep PyTorch on one core in this thread, and let others use what they may.
+
+    A thread that computes on several cores keeps helpers for ever.  Beside the
+    helpers of the thread that decodes they are more than there are cores, and OpenMP
+    then lets all of them sleep between two operations: decoding takes twice as long.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _device(device: str) -> Any:
     import torch
 
