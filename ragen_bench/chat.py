@@ -87,6 +87,7 @@ class ChatAgent(Agent):
                 role="assistant",
                 content=completion.text,
                 token_ids=completion.token_ids or None,
+                thinking=completion.thinking,
             )
         )
         return Reply(

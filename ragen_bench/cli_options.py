@@ -104,6 +104,31 @@ def pairs_option(name: str, field: str, help: str) -> Callable[[F], F]:
     )
 
 
+def base_url_option(verb: F) -> F:
+    """Add ``--base-url``, short for the model argument of that name."""
+    return click.option(
+        "--base-url",
+        metavar="URL",
+        help="Where the model is served, such as http://127.0.0.1:8000/v1.",
+    )(verb)
+
+
+def with_base_url(model_args: dict[str, Any], base_url: str | None) -> dict[str, Any]:
+    """Return model arguments with the address that ``--base-url`` gives.
+
+    Raises:
+        InvalidSpec: The arguments give another one.
+    """
+    if base_url is None:
+        return model_args
+    if model_args.setdefault("base_url", base_url) != base_url:
+        raise InvalidSpec(
+            f"--base-url is {base_url!r}, but --model-arg gives "
+            f"{model_args['base_url']!r}; leave one out"
+        )
+    return model_args
+
+
 def examples(*commands: str) -> str:
     """Return the lines that end a verb's help."""
     # The first character keeps click from filling the lines that follow.

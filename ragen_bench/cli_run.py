@@ -14,10 +14,12 @@ from ragen_bench.cli_options import (
     PROMPTS,
     SPLITS,
     as_json,
+    base_url_option,
     echo_json,
     examples,
     imports,
     pairs_option,
+    with_base_url,
 )
 from ragen_bench.errors import InvalidSpec
 
@@ -55,6 +57,7 @@ _JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
 @click.option("--model", metavar="SPEC", help="The agent's model; tiny by default.")
 @pairs_option("--agent-arg", "agent_args", "An argument of the agent.")
 @pairs_option("--model-arg", "model_args", "An argument of the model.")
+@base_url_option
 @pairs_option("--env-arg", "env_args", "A setting of the environments.")
 @click.option("--prompt", type=click.Choice(PROMPTS), help="Length of the rules.")
 @click.option(
@@ -109,6 +112,7 @@ def run(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
+    base_url: str | None,
     **settings: Any,
 ) -> None:
     """Play episodes with an agent and show its scores.
@@ -119,6 +123,7 @@ def run(
     from ragen_bench import progress
     from ragen_bench.plan import Settings, default_folder, resolve
 
+    settings["model_args"] = with_base_url(settings["model_args"], base_url)
     plan = resolve(Settings(**settings))
     out = out or default_folder(plan.config)
     if dry_run:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from ragen_bench.agent import Agent, Reply, Shot, Task
-from ragen_bench.errors import ContextOverflow, ProviderError
+from ragen_bench.errors import ContextOverflow, ProviderError, RunIncomplete
 from ragen_bench.model import FinishReason, Usage
 from ragen_bench.records import (
     Episode,
@@ -105,8 +105,9 @@ async def play(
 ) -> tuple[Episode, Reference]:
     """Play one episode and return its record.
 
-    Whatever the agent raises is an outcome, never an exception of this function.
-    What the environment raises is a bug of the environment and passes through.
+    Whatever the agent raises is an outcome, never an exception of this function, but
+    for `RunIncomplete`, which ends the whole run.  What the environment raises is a
+    bug of the environment and passes through.
 
     Args:
         env: An environment of the episode's cell.
@@ -134,6 +135,8 @@ async def play(
         outcome, error = "context_overflow", str(fault)
     except ProviderError as fault:
         outcome, error = "provider_error", str(fault)
+    except RunIncomplete:
+        raise
     except _EnvironmentFault as fault:
         raise fault.__cause__ or fault from None
     except asyncio.CancelledError as fault:

@@ -9,6 +9,7 @@ RagenError
   RecordError      (ValueError)     a run folder or file cannot be read
   RunMismatch      (ValueError)     a run folder holds another configuration
   RunIncomplete    (RuntimeError)   a run had to stop; what was played is safe
+    ProviderRefusal                 a provider will answer no request of the run
   ContextOverflow  (RuntimeError)   a prompt does not fit the model's context
   ProviderError    (RuntimeError)   a model could not be asked, nobody's fault
   CheckFailed      (AssertionError) an environment or agent breaks its interface
@@ -83,6 +84,13 @@ class RunMismatch(RagenError, ValueError):
 
 class RunIncomplete(RagenError, RuntimeError):
     """A run had to stop before its end; what was played is safe."""
+
+
+class ProviderRefusal(RunIncomplete):
+    """A provider will answer no request of this run: no key, no credit, no such way.
+
+    It ends the run; the episodes in flight stay owed.
+    """
 
 
 class ContextOverflow(RagenError, RuntimeError):

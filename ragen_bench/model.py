@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from ragen_bench.seeding import child_seed
+
 Role: TypeAlias = Literal["system", "user", "assistant"]
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter"]
 
@@ -44,6 +46,8 @@ class Message:
     role: Role
     content: str
     token_ids: tuple[int, ...] | None = None
+    thinking: str | None = None
+    """Reasoning that a provider kept apart from an assistant's message."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -62,6 +66,10 @@ class Conversation:
     turn: int = 0
     """Number of the reply that is asked for, from 0."""
     engine_state: Any = None
+
+    def turn_seed(self) -> int:
+        """Return what seeds the draws of this reply alone, in [0, 2**31)."""
+        return child_seed(self.seed, "turn", self.turn) >> 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,8 @@ class Model(abc.ABC):
 
         Raises:
             ContextOverflow: The prompt leaves no room for a reply.
-            ProviderError: The model could not be asked.
+            ProviderError: The model could not be asked; it ends the episode.
+            ProviderRefusal: It will answer no other request either; it ends the run.
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ragen_bench.agent import Shot
 from ragen_bench.episode import Reference, play
-from ragen_bench.errors import InvalidSpec
+from ragen_bench.errors import InvalidSpec, ProviderRefusal
 from ragen_bench.plan import (
     Plan,
     Settings,
@@ -77,8 +77,9 @@ def run(
         **settings: The fields of `Settings`, such as ``agent``, ``model``, ``envs``.
 
     Raises:
-        RagenError: A setting is refused, before any model is asked; or, as
-            `RunIncomplete`, the disk is full.
+        RagenError: A setting is refused, before any model is asked.
+        RunIncomplete: The disk is full, or the provider takes no further request;
+            what was played is safe and summarised in the folder.
     """
     try:
         asked = Settings(board=board, **settings)
@@ -126,10 +127,25 @@ def execute(
     with RunFolder(out, record, retry_errors=retry_errors) as folder:
         observer.begin(plan, folder)
         playing = _Run(plan, folder, observer, concurrency, episode_timeout)
-        _in_own_loop(playing)
-        summary = summarise(plan.config, folder.episodes())
-        folder.write_summary(summary)
+        try:
+            _in_own_loop(playing)
+        except ProviderRefusal as error:
+            summary = _summary_of(plan, folder)
+            observer.end(summary)
+            finished = summary.planned - summary.owed
+            raise ProviderRefusal(
+                f"{error}; {finished} of {summary.planned} episodes are finished and "
+                "safe, and the same command goes on"
+            ) from error
+        summary = _summary_of(plan, folder)
     observer.end(summary)
+    return summary
+
+
+def _summary_of(plan: Plan, folder: RunFolder) -> Summary:
+    """Summarise what was played so far, into the folder too."""
+    summary = summarise(plan.config, folder.episodes())
+    folder.write_summary(summary)
     return summary
 
 

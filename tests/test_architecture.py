@@ -31,7 +31,21 @@ DOORS = {"__init__", "__main__"}
 PLUG_INS = {"agents", "envs", "leaderboards", "models"}
 """Found by name through the registry; nobody imports them."""
 
-HEAVY = {"jax", "pandas", "scipy", "statsmodels", "torch", "transformers", "vllm"}
+HEAVY = {
+    "datasets",
+    "httpx",
+    "inspect_ai",
+    "jax",
+    "lm_eval",
+    "openai",
+    "pandas",
+    "peft",
+    "scipy",
+    "statsmodels",
+    "torch",
+    "transformers",
+    "vllm",
+}
 """Only inside functions, or in files of models/ that only such a function imports."""
 LATER = {"click", "pydantic", "rich"}
 """Not in what ``import ragen_bench`` loads."""
