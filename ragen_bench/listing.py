@@ -9,6 +9,19 @@ from ragen_bench import board
 from ragen_bench.registry import AGENTS, MODELS, core_class, env_ids
 
 
+_MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        "hf": "hf:FOLDER_OR_ID, a model of transformers in this process",
+        "lm-eval": "lm-eval:TYPE, any model class of lm-evaluation-harness",
+        "openai": "openai:NAME, a server that speaks OpenAI's chat protocol",
+        "scripted": "scripted:FILE, replies that stand in a file",
+        "tiny": "the small model inside the package",
+        "vllm": "vllm:FOLDER_OR_ID, served by vLLM in this process",
+    }
+)
+"""Their modules need packages that may be missing, so their docstrings are not read."""
+
+
 def envs() -> list[dict[str, Any]]:
     """Return the environments, with the summaries of their levels and presets."""
     found = []
@@ -42,8 +55,11 @@ def agents() -> list[dict[str, Any]]:
 
 
 def models() -> list[dict[str, Any]]:
-    """Return the prefixes of models; none is imported."""
-    return [{"name": name} for name in MODELS]
+    """Return the prefixes of models, with what each serves; none is imported."""
+    return [
+        {"name": name, **({"summary": _MODELS[name]} if name in _MODELS else {})}
+        for name in MODELS
+    ]
 
 
 def boards() -> list[dict[str, Any]]:

@@ -451,6 +451,33 @@ def test_a_dry_run_bounds_what_is_read(here: Path) -> None:
     assert 0.5 * forecast["input_tokens"] < read <= forecast["input_tokens"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--concurrency", "0"],
+        ["--concurrency", "-3"],
+        ["--episode-timeout", "-1"],
+        ["--episode-timeout", "0"],
+        ["--episode-timeout", "nan"],
+        ["--cache", ""],
+        ["--cache", "file"],
+        ["--budget", "1"],
+        ["--prices", "nowhere"],
+    ],
+    ids=str,
+)
+def test_a_dry_run_refuses_what_the_run_does(here: Path, words: list[str]) -> None:
+    (here / "file").write_text("")
+    said = refusal(*PARROT, *words)
+    assert refusal(*PARROT, *words, "--dry-run") == said
+    assert [path.name for path in here.iterdir()] == ["file"]
+
+
+def test_a_dry_run_refuses_a_cache_for_no_model() -> None:
+    said = refusal(*WALK, "--cache", "cache")
+    assert refusal(*WALK, "--cache", "cache", "--dry-run") == said
+
+
 def test_a_dry_run_without_a_model_asks_for_no_tokens() -> None:
     result = invoke(*WALK, "--dry-run")
     assert f"{ENV}:1: episodes 3; no tokens, for no model is asked" in result.stdout
@@ -627,3 +654,9 @@ def test_a_poor_encoding_ends_no_run(encoding: str, arrow: str) -> None:
     out, err = shown.communicate()
     assert (shown.returncode, err) == (0, "")
     assert f"into {arrow}" in out
+
+
+def test_every_model_says_what_it_is() -> None:
+    from ragen_bench import listing
+
+    assert all(item["summary"] for item in listing.models())
