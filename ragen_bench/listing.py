@@ -8,7 +8,6 @@ from typing import Any
 from ragen_bench import board
 from ragen_bench.registry import AGENTS, MODELS, core_class, env_ids
 
-
 _MODELS: Mapping[str, str] = MappingProxyType(
     {
         "hf": "hf:FOLDER_OR_ID, a model of transformers in this process",
