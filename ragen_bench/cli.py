@@ -235,6 +235,7 @@ def new(*, kind: Any, name: str, out: Path | None) -> None:
 @cli.command(
     "lm-eval-path",
     epilog=examples(
+        "ragen-bench lm-eval-path  # what --include_path takes",
         'lm_eval --include_path "$(ragen-bench lm-eval-path)" --tasks ragen_smoke '
         "--apply_chat_template --model hf --model_args pretrained=FOLDER",
     ),

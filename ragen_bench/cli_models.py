@@ -16,7 +16,6 @@ from ragen_bench.cli_options import (
     prices_option,
     with_base_url,
 )
-from ragen_bench.errors import InvalidSpec
 
 
 @click.command(
@@ -34,12 +33,6 @@ from ragen_bench.errors import InvalidSpec
 )
 @click.option("--temperature", type=float, help="0, the default, is greedy.")
 @click.option("--max-tokens", type=int, metavar="N", help="New tokens of a reply.")
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the model arguments that it needs as JSON.",
-)
 @imports
 @as_json("Write the findings as JSON.")
 @click.pass_context
@@ -48,15 +41,14 @@ def doctor(
     /,
     *,
     base_url: str | None,
-    save: Path | None,
     as_json: bool,
     **settings: Any,
 ) -> NoReturn:
     """Examine a model's set-up, and say which flags it needs.
 
     Each line is a finding: ok, note (worth knowing) or fix (something must be set).
-    A model in this process is asked twice.  A server gets at most six short
-    conversations, which cost what they cost, and is asked for its list of models.
+    A model in this process is asked twice.  A server gets at most seven requests for
+    a reply, none of them twice after a fault, and one for its list of models.
 
     Exit codes: 0 if there is nothing to fix, 1 otherwise.
     """
@@ -70,21 +62,7 @@ def doctor(
         echo_json(examination.to_json(report))
     else:
         click.echo(examination.to_text(report))
-    if save is not None:
-        _save(save, {**settings["model_args"], **report.arguments})
     context.exit(0 if report.healthy else 1)
-
-
-def _save(path: Path, arguments: dict[str, Any]) -> None:
-    import json
-
-    text = json.dumps(arguments, indent=2, sort_keys=True)
-    try:
-        path.write_text(f"{text}\n", "utf-8")
-    except OSError as error:
-        raise InvalidSpec(
-            f"--save {str(path)!r} cannot be written: {error.strerror}"
-        ) from error
 
 
 @click.command(

@@ -98,7 +98,7 @@ _JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
 )
 @click.option(
     "--cache",
-    type=click.Path(path_type=Path),
+    type=click.Path(),  # a Path would make the working directory of ""
     metavar="DIR",
     help="Keep replies here, and ask for none that is kept.",
 )
@@ -125,7 +125,7 @@ def run(
     retry_errors: bool,
     prices: Path | None,
     budget: float | None,
-    cache: Path | None,
+    cache: str | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -140,11 +140,13 @@ def run(
     from ragen_bench import progress
     from ragen_bench.plan import Settings, default_folder, resolve
     from ragen_bench.prices import price_for
+    from ragen_bench.runner import check
 
     settings["model_args"] = with_base_url(settings["model_args"], base_url)
     plan = resolve(Settings(**settings))
     price = price_for(prices, budget, plan.config.model)
     out = out or default_folder(plan.config)
+    check(plan, concurrency, episode_timeout, cache)
     if dry_run:
         _show_forecast(plan, out, price, as_json)
         return
@@ -297,6 +299,9 @@ def _execute(
     if summary.owed:
         finished = summary.planned - summary.owed
         what_now = watch.why or "the same command goes on"
+        if watch.why and watch.ledger is not None:
+            # What was in flight then has ended since, and was paid for.
+            what_now = watch.ledger.refusal or watch.why
         click.echo(
             f"stopped: {finished} of {summary.planned} episodes finished; {what_now}",
             err=True,

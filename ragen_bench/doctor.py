@@ -26,13 +26,13 @@ from ragen_bench.errors import (
 from ragen_bench.model import Conversation, Examination, Finding, Model
 from ragen_bench.plan import Plan
 from ragen_bench.records import EpisodeKey
-from ragen_bench.registry import make_model
+from ragen_bench.registry import make_model, serving_arguments
 
 CELL = "ragen/Sokoban-v0:2"
 """Where the two turns are played; one reply cannot solve it."""
 
 _SEED = 0
-_MANY = 5
+_MANY = 6
 """Requests of the model's own examination, after which one more must do."""
 _LONGER = 4
 """How many times as long a reply may be that was cut in mid-thought."""
@@ -92,13 +92,15 @@ async def _examine(plan: Plan) -> Report:
         findings += found.findings
         requests = found.requests
         if not any(finding.topic == "connection" for finding in findings):
-            if found.arguments:
+            changed = {**found.arguments, **_once(plan)}
+            if changed:
                 await model.aclose()
-                given = {**plan.config.model_args, **found.arguments}
+                given = {**plan.config.model_args, **plan.serving, **changed}
                 model = make_model(plan.config.model or "", **given)
             turns = 2 if requests < _MANY else 1
             visit = await _visit(dataclasses.replace(plan, model=model), turns)
-            requests += visit.asked
+            # What a model counts itself are the attempts that were really made.
+            requests += getattr(model, "asked", visit.asked)
             findings += visit.findings
     finally:
         await model.aclose()
@@ -108,6 +110,12 @@ async def _examine(plan: Plan) -> Report:
         requests=requests,
         arguments=found.arguments,
     )
+
+
+def _once(plan: Plan) -> dict[str, Any]:
+    """Return the arguments with which a model is not asked again after a fault."""
+    names = serving_arguments(plan.config.model or "")
+    return {"retries": 0} if "retries" in names else {}
 
 
 async def _ask_model(plan: Plan, model: Model, agent: ChatAgent) -> Examination:

@@ -21,6 +21,7 @@ Messages name the value, the rule and the way out.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RagenError(Exception):
@@ -90,7 +91,8 @@ class RunIncomplete(RagenError, RuntimeError):
 class ProviderRefusal(RunIncomplete):
     """A provider will answer no request of this run: no key, no credit, no such way.
 
-    It ends the run; the episodes in flight stay owed.
+    It ends the run; the episodes in flight stay owed.  Its message says whether the
+    same command goes on, or else what does.
     """
 
 
@@ -104,6 +106,21 @@ class ContextOverflow(RagenError, RuntimeError):
 
 class ProviderError(RagenError, RuntimeError):
     """A model could not be asked; neither the agent nor the task is at fault."""
+
+    def __init__(
+        self, message: str = "", *, usage: Any = None, billed_requests: int = 0
+    ) -> None:
+        """Say what went wrong, and what it costs nevertheless.
+
+        Args:
+            message: What went wrong.
+            usage: The `ragen_bench.model.Usage` of all answers that came and could not
+                be used; None if there was none.
+            billed_requests: How many answers these are.
+        """
+        super().__init__(message)
+        self.usage = usage
+        self.billed_requests = billed_requests
 
 
 class CheckFailed(RagenError, AssertionError):

@@ -8,7 +8,7 @@ from ragen_bench.cell_scores import known_sum
 from ragen_bench.chat import ChatAgent
 from ragen_bench.model import Message
 from ragen_bench.plan import Plan
-from ragen_bench.prices import Tokens, cost, money
+from ragen_bench.prices import Tokens, bound_prompt, cost, counts_tokens, money
 from ragen_bench.records import CellPlan, Price
 from ragen_bench.seeding import Stream
 from ragen_bench.text_env import TextEnv
@@ -41,6 +41,8 @@ class CellForecast:
     """Upper bound over all episodes, or 0 or None likewise."""
     replies: int = 0
     """Upper bound over all episodes; 0 for an agent that is no `ChatAgent`."""
+    guessed: bool = False
+    """Whether prompts count as one token a character, for want of a tokenizer."""
 
 
 def forecast(plan: Plan) -> list[CellForecast]:
@@ -54,11 +56,13 @@ def _cell(plan: Plan, cell: CellPlan) -> CellForecast:
     agent = plan.agent()
     read = written = None if plan.model else 0
     replies = 0
+    guessed = False
     if isinstance(agent, ChatAgent):
         env = plan.env(cell.env_id, cell.level)
         turns = env.limits.max_turns + env.invalid.retries
         observation = _longest_observation(env, cell, agent)
-        first = agent.model.count_tokens(opening)
+        guessed = not counts_tokens(agent.model)
+        first = bound_prompt(agent.model, opening)
         read = episodes * bound_input(agent, first, observation, turns)
         replies = episodes * turns
         written = replies * agent.sampling.max_tokens
@@ -70,7 +74,18 @@ def _cell(plan: Plan, cell: CellPlan) -> CellForecast:
         input_tokens=read,
         output_tokens=written,
         replies=replies,
+        guessed=guessed,
     )
+
+
+def assumption(cells: Sequence[CellForecast]) -> str:
+    """Return what the bounds of some cells rest on."""
+    if any(cell.guessed for cell in cells):
+        return (
+            f"{ASSUMPTION}; tokens read are counted at most, at one token a "
+            "character, for the model's tokenizer is not known"
+        )
+    return ASSUMPTION
 
 
 def cost_of(cells: Sequence[CellForecast], price: Price | None) -> float | None:
@@ -87,6 +102,12 @@ def cost_of(cells: Sequence[CellForecast], price: Price | None) -> float | None:
     return cost(tokens, price)
 
 
+def most_money(bound: float | None, price: Price) -> str:
+    """Return such as ``"cost at most 1.25 USD, by prices of 2026-11-30"``."""
+    most = "" if bound is None else "at most "
+    return f"cost {most}{money(bound, price.currency)}, by prices of {price.date}"
+
+
 def to_text(cells: Sequence[CellForecast], price: Price | None = None) -> str:
     """Return a forecast for people, with one prompt of each environment."""
     lines = [
@@ -95,10 +116,9 @@ def to_text(cells: Sequence[CellForecast], price: Price | None = None) -> str:
     planned = sum(cell.episodes for cell in cells)
     lines.append(f"all: episodes {planned}; {_tokens(*cells)}")
     if price is not None:
-        most = money(cost_of(cells, price), price.currency)
-        lines.append(f"cost at most {most}, by prices of {price.date}")
+        lines.append(most_money(cost_of(cells, price), price))
     if any(cell.input_tokens for cell in cells):
-        lines.append(f"({ASSUMPTION})")
+        lines.append(f"({assumption(cells)})")
     for env_id, prompt in _prompts(cells).items():
         lines += ["", f"=== first prompt of {env_id} ==="]
         for message in prompt:
@@ -116,7 +136,7 @@ def to_json(
         "output_tokens": known_sum(cell.output_tokens for cell in cells),
         "cost": cost_of(cells, price),
         "currency": price.currency if price else None,
-        "assumption": ASSUMPTION,
+        "assumption": assumption(cells),
         "cells": {
             cell.cell: {
                 "episodes": cell.episodes,
@@ -188,7 +208,7 @@ def _longest_observation(env: TextEnv, cell: CellPlan, agent: ChatAgent) -> int:
         over = False
         while not over:
             message = Message(role="user", content=observation)
-            longest = max(longest, agent.model.count_tokens([message]))
+            longest = max(longest, bound_prompt(agent.model, [message]))
             names = [
                 stream.choice(env.action_names)
                 for _ in range(env.limits.max_actions_per_turn)

@@ -2,15 +2,28 @@
 
 ``ledger.jsonl`` in the run's folder gets one line for every reply that was paid for,
 as soon as it is in: also for those of episodes that were never finished, or that
-``--retry-errors`` plays again.  A reply from a replay cache was paid for once and gets
-none.  Only runs with a price have a ledger.  A request that was under way when the
-process was killed is in no ledger, for its reply never came.
+``--retry-errors`` plays again, and for answers that were billed and could not be used,
+so that the episode ended in an error.  A reply from a replay cache was paid for once
+and gets none.  Only runs with a price have a ledger.
+
+What a cancelled request costs is in no ledger, for its reply never came: one that was
+under way when its episode timed out, or when the run was stopped or killed.
+
+A budget bounds what is under way, too: a request is sent once what is spent, and the
+most that the requests under way may cost, leave something of the budget; until then it
+waits.  So the run goes beyond its budget by no more than the last request costs.
 """
 
+import asyncio
+import collections
+import contextlib
+import heapq
+import itertools
 import json
 import os
+from collections.abc import AsyncIterator
 
-from ragen_bench.errors import OverBudget, RunIncomplete
+from ragen_bench.errors import OverBudget, RagenError, RunIncomplete
 from ragen_bench.model import (
     Completion,
     Conversation,
@@ -19,7 +32,15 @@ from ragen_bench.model import (
     Sampling,
     Usage,
 )
-from ragen_bench.prices import Tokens, cost, money, tokens_of, tokens_of_turns
+from ragen_bench.prices import (
+    Tokens,
+    billed_requests,
+    bound_reply,
+    cost,
+    money,
+    tokens_of,
+    tokens_of_turns,
+)
 from ragen_bench.records import Price
 from ragen_bench.run_folder import RunFolder, read_episodes
 
@@ -92,14 +113,21 @@ class Ledger:
             return spent
         return f"{spent.removesuffix(currency)}of {money(self.budget, currency)}"
 
-    def add(self, episode: str, usage: Usage) -> None:
+    def add(self, episode: str, usage: Usage, requests: int = 1) -> None:
         """Enter a reply that was paid for.
+
+        Args:
+            episode: Its episode.
+            usage: What it took.
+            requests: How many answers were billed for it.
 
         Raises:
             RunIncomplete: The file cannot be written.
         """
-        self._tokens += tokens_of(usage)
+        self._tokens += tokens_of(usage, requests)
         line = {"episode": episode, **{name: getattr(usage, name) for name in _FIELDS}}
+        if requests != 1:
+            line["requests"] = requests
         left = memoryview(f"{json.dumps(line)}\n".encode("ascii"))
         try:
             while left:
@@ -124,6 +152,9 @@ class Ledger:
                         raise ValueError("torn")
                     line = json.loads(raw)
                     usage = Usage(**{name: line[name] for name in _FIELDS})
+                    tokens = tokens_of(usage, line.get("requests", 1))
+                    added = total + tokens
+                    cost(added, self.price)
                     episode = str(line["episode"])
                 except (ValueError, KeyError, TypeError) as error:
                     if raw.endswith(b"\n"):
@@ -134,7 +165,7 @@ class Ledger:
                     file.truncate(whole)
                     break
                 whole += len(raw)
-                total += tokens_of(usage)
+                total = added
                 self._episodes.add(episode)
         return total
 
@@ -145,12 +176,93 @@ class Ledger:
         )
 
 
+class Purse:
+    """Lets a request go as long as the ledger's budget allows; others wait.
+
+    Those of the episodes that are furthest go first, so that what is left of a budget
+    ends some episodes rather than begins many.  It belongs to one event loop at a time.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._under_way: collections.Counter[float] = collections.Counter()
+        """Most that a request may cost to how many such are under way."""
+        self._waiting: list[tuple[int, int, asyncio.Future[None], float]] = []
+        """A heap of how early it goes, number, its turn to go and its most."""
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return sum(not turn.done() for _, _, turn, _ in self._waiting)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, most: float, replies: int = 0) -> AsyncIterator[None]:
+        """Hold what a request may cost until it has ended and is entered.
+
+        Args:
+            most: About the most that it may cost.
+            replies: How many its episode has had.
+
+        Raises:
+            OverBudget: The budget is spent.
+        """
+        await self._take(most, replies)
+        try:
+            yield
+        finally:
+            self._give_back(most)
+
+    async def _take(self, most: float, replies: int) -> None:
+        refusal = self._ledger.refusal
+        if refusal is not None:
+            raise OverBudget(refusal)
+        if not self._waiting and self._enough():
+            self._under_way[most] += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (-replies, next(self._numbers), turn, most))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._give_back(most)
+            raise
+
+    def _give_back(self, most: float) -> None:
+        self._under_way[most] -= 1
+        self._under_way += collections.Counter()  # drops what is 0
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Send or refuse those that wait."""
+        refusal = self._ledger.refusal
+        while self._waiting and (refusal is not None or self._enough()):
+            _, _, turn, most = heapq.heappop(self._waiting)
+            if turn.done():  # its episode was given up
+                continue
+            if refusal is None:
+                self._under_way[most] += 1
+                turn.set_result(None)
+            else:
+                turn.set_exception(OverBudget(refusal))
+
+    def _enough(self) -> bool:
+        """Return whether something of the budget is left beyond what is under way."""
+        if not self._under_way or self._ledger.budget is None:
+            return True
+        spent = self._ledger.spent
+        held = sum(most * count for most, count in self._under_way.items())
+        return spent is not None and spent + held < self._ledger.budget
+
+
 class MeteredModel(ModelWrapper):
     """A model whose replies are entered in a ledger, and that stops at the budget."""
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         super().__init__(model)
         self._ledger = ledger
+        self._purse = Purse(ledger)
+        self._dearest = 0.0
 
     async def generate(
         self, conversation: Conversation, sampling: Sampling
@@ -160,10 +272,33 @@ class MeteredModel(ModelWrapper):
         Raises:
             OverBudget: It is.
         """
-        refusal = self._ledger.refusal
-        if refusal is not None:
-            raise OverBudget(refusal)
-        completion = await self.model.generate(conversation, sampling)
+        if self._ledger.budget is None:
+            return await self._ask(conversation, sampling)
+        most = self._most(conversation, sampling)
+        async with self._purse.hold(most, conversation.turn):
+            return await self._ask(conversation, sampling)
+
+    def _most(self, conversation: Conversation, sampling: Sampling) -> float:
+        """Return about the most that a reply may cost, at least that of any so far."""
+        most, price = sampling.max_tokens, self._ledger.price
+        bound = bound_reply(self.model, conversation.messages, most, price)
+        return max(bound, self._dearest)
+
+    async def _ask(self, conversation: Conversation, sampling: Sampling) -> Completion:
+        key = conversation.key
+        try:
+            completion = await self.model.generate(conversation, sampling)
+        except RagenError as error:
+            requests = getattr(error, "billed_requests", 0)
+            usage = getattr(error, "usage", None)
+            if requests or usage is not None:
+                self._enter(key, usage or Usage(), max(1, requests))
+            raise
         if completion.details.get("cached") is not True:
-            self._ledger.add(conversation.key, completion.usage)
+            self._enter(key, completion.usage, billed_requests(completion.details))
         return completion
+
+    def _enter(self, episode: str, usage: Usage, requests: int) -> None:
+        paid = cost(tokens_of(usage, requests), self._ledger.price)
+        self._dearest = max(self._dearest, paid or 0.0)
+        self._ledger.add(episode, usage, requests)

@@ -24,6 +24,7 @@ from ragen_bench.records import (
     EpisodeKey,
     RunConfig,
     first_fault,
+    holds_half_character,
     plain_json,
     sha256_of,
 )
@@ -34,6 +35,7 @@ from ragen_bench.registry import (
     make_agent,
     make_model,
     parameters_of,
+    serving_arguments,
     setting_names,
     uses_model,
 )
@@ -80,6 +82,8 @@ class Plan:
     config: RunConfig
     board: Board | None
     model: Model | None
+    serving: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Model arguments that change no result; `RunConfig.model_args` lacks them."""
 
     def agent(self) -> Agent:
         """Return a new agent."""
@@ -148,6 +152,7 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     Raises:
         RagenError: A setting is refused; the message says which and why.
     """
+    _refuse_half_characters(settings)
     board = load(settings.board) if settings.board else None
     cells = _cells(settings, board)
     env_args = dict(board.env_args) if board else dict(settings.env_args)
@@ -166,10 +171,11 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     elif settings.model_args:
         raise InvalidSpec(f"agent {agent!r} uses no model; leave --model-arg out")
     defaults = model.defaults if model else {}
+    settings, serving = _apart(settings, spec)
     config = _configure(settings, board, cells, env_args, spec, defaults)
     if board is not None:
         config = config.model_copy(update={"breaches": board.breaches(config)})
-    plan = Plan(config=config, board=board, model=model)
+    plan = Plan(config=config, board=board, model=model, serving=serving)
     with _refusing("env_args", env_args):
         for cell in cells:
             _check_default_action(plan.env(cell.env_id, cell.level), cell.seeds)
@@ -177,6 +183,31 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
         with _refusing("agent_args", settings.agent_args):
             plan.agent()
     return plan
+
+
+def _refuse_half_characters(settings: Settings) -> None:
+    """Refuse what no record can hold; a board stands in it by its own name alone."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name != "board" and holds_half_character(value):
+            raise InvalidSpec(
+                f"{field.name} is {value!r:.120}, but must be text that UTF-8 can "
+                "hold; it has half a character"
+            )
+
+
+def _apart(settings: Settings, spec: str | None) -> tuple[Settings, Mapping[str, Any]]:
+    """Return settings without the model arguments that change no result, and these."""
+    if spec is None or not settings.model_args:
+        return settings, {}
+    names = serving_arguments(spec)
+    given = settings.model_args
+    kept = {name: value for name, value in given.items() if name not in names}
+    serving = {name: value for name, value in given.items() if name in names}
+    return (
+        dataclasses.replace(settings, model_args=kept),
+        _plain("model_args", serving),
+    )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,9 @@ from ragen_bench.errors import InvalidSpec
 _NORMAL = NormalDist()
 _SLACK = 1e-9
 """Of a count, so that rounding asks for no further episode."""
+_RANGES = {"gap": (0.001, 0.999), "alpha": (1e-6, 0.5)}
+"""Beyond these no comparison can be played, and quantiles lose their digits."""
+_MOST_POWER = 1 - 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,25 +31,31 @@ class Comparison:
     """
 
     gap: float
-    """Difference of the success rates, in (0, 1)."""
+    """Difference of the success rates, in [0.001, 0.999]."""
     power: float = 0.8
-    """Chance to find it if it is there, in (alpha, 1)."""
+    """Chance to find it if it is there, in (alpha, 1 - 1e-6]."""
     alpha: float = 0.05
-    """Chance to find one that is not there, in (0, 1)."""
+    """Chance to find one that is not there, in [1e-6, 0.5]."""
     success: float = 0.5
     """Success rate half-way between the two, in (0, 1)."""
     correlation: float = 0.5
     """Of the two outcomes on a shared instance, in [-1, 1)."""
 
     def __post_init__(self) -> None:
-        for name in ("gap", "alpha", "success"):
+        for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if not 0 < value < 1:
-                raise InvalidSpec(f"{name} is {value!r}, but must be between 0 and 1")
-        if not self.alpha < self.power < 1:
+            if not least <= value <= most:
+                raise InvalidSpec(
+                    f"{name} is {value!r}, but must be from {least:g} to {most:g}"
+                )
+        if not 0 < self.success < 1:
             raise InvalidSpec(
-                f"power is {self.power!r}, but must be between alpha "
-                f"({self.alpha:g}) and 1"
+                f"success is {self.success!r}, but must be between 0 and 1"
+            )
+        if not self.alpha < self.power <= _MOST_POWER:
+            raise InvalidSpec(
+                f"power is {self.power!r}, but must be above alpha "
+                f"({self.alpha:g}) and at most {_MOST_POWER}"
             )
         better, worse = self.success + self.gap / 2, self.success - self.gap / 2
         if worse < 0 or better > 1:

@@ -20,19 +20,25 @@ how many it had cached, none of them counts as cached.
 
 import dataclasses
 import datetime
+import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
 from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.model import Message, Model, ModelWrapper
 from ragen_bench.records import Price, Record, Turn, first_fault
 
 _MILLION = 1_000_000
+_HIGHEST = 1_000_000.0
+"""Price that a table may hold; more is a slip, and might overflow."""
 _DIGITS = 10
 """Decimals of a cost, as of every number of a summary."""
+_FRAME = 8
+"""Tokens that a chat template may put around one message."""
 
 
 class _Usage(Protocol):
@@ -72,16 +78,26 @@ def _plus(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def tokens_of(usage: _Usage) -> Tokens:
-    """Return the tokens of one reply."""
+def tokens_of(usage: _Usage, requests: int = 1) -> Tokens:
+    """Return the tokens of one reply, or of several answers that are told as one."""
     read, cached = usage.input_tokens, usage.cached_tokens or 0
     return Tokens(
-        requests=1,
+        requests=requests,
         input=read,
         cached=min(cached, read) if read is not None else 0,
         output=usage.output_tokens,
         reasoning=usage.reasoning_tokens,
     )
+
+
+def billed_requests(details: Mapping[str, Any]) -> int:
+    """Return how many answers a provider bills for a reply of these details.
+
+    It is more than one where earlier answers to the same question were of no use; the
+    reply's usage then is that of all of them.
+    """
+    count = details.get("billed_attempts", 1)
+    return count if type(count) is int and count > 1 else 1
 
 
 def tokens_of_turns(turns: Iterable[Turn], *, replayed: bool = True) -> Tokens:
@@ -94,22 +110,63 @@ def tokens_of_turns(turns: Iterable[Turn], *, replayed: bool = True) -> Tokens:
     total = Tokens()
     for turn in turns:
         if replayed or turn.details.get("cached") is not True:
-            total += tokens_of(turn.usage)
+            total += tokens_of(turn.usage, billed_requests(turn.details))
     return total
 
 
 def cost(tokens: Tokens, price: Price | None) -> float | None:
-    """Return what replies cost, None if the price or a needed count is unknown."""
+    """Return what replies cost, None if the price or a needed count is unknown.
+
+    It is unknown, too, if no number can hold it.
+    """
     if price is None or tokens.input is None or tokens.output is None:
         return None
+    if price.reasoning is not None and tokens.reasoning is None:
+        return None
     cheap = price.input if price.cached_input is None else price.cached_input
-    total = (tokens.input - tokens.cached) * price.input + tokens.cached * cheap
-    total += tokens.output * price.output
-    if price.reasoning is not None:
-        if tokens.reasoning is None:
-            return None
-        total += tokens.reasoning * price.reasoning
-    return round(total / _MILLION + tokens.requests * price.per_request, _DIGITS)
+    try:
+        total = (tokens.input - tokens.cached) * price.input + tokens.cached * cheap
+        total += tokens.output * price.output
+        total += (tokens.reasoning or 0) * (price.reasoning or 0.0)
+        total = total / _MILLION + tokens.requests * price.per_request
+    except OverflowError:  # a count beyond all floats
+        return None
+    return round(total, _DIGITS) if math.isfinite(total) else None
+
+
+def bound_prompt(model: Model, messages: Sequence[Message]) -> int:
+    """Return the most tokens that a prompt has.
+
+    A model without a tokenizer only estimates; one token for each character is the
+    bound then, and some for each message's frame.
+    """
+    if counts_tokens(model):
+        return model.count_tokens(messages)
+    return sum(len(message.content) + _FRAME for message in messages)
+
+
+def counts_tokens(model: Model) -> bool:
+    """Return whether a model counts tokens in a way of its own."""
+    while isinstance(model, ModelWrapper):
+        model = model.model
+    return type(model).count_tokens is not Model.count_tokens
+
+
+def bound_reply(
+    model: Model, messages: Sequence[Message], most: int, price: Price
+) -> float:
+    """Return about the most that one reply costs; infinite if no number holds it.
+
+    Args:
+        model: Who is asked.
+        messages: The prompt.
+        most: Tokens that the reply may have.
+        price: What they cost.
+    """
+    read = bound_prompt(model, messages)
+    tokens = Tokens(requests=1, input=read, output=most, reasoning=most)
+    found = cost(tokens, price)
+    return math.inf if found is None else found
 
 
 def money(amount: float | None, currency: str) -> str:
@@ -123,11 +180,11 @@ def money(amount: float | None, currency: str) -> str:
 class _Line(Record):
     """A model's line of a table."""
 
-    input: float = Field(ge=0)
-    cached_input: float | None = Field(default=None, ge=0)
-    output: float = Field(ge=0)
-    reasoning: float | None = Field(default=None, ge=0)
-    per_request: float = Field(default=0.0, ge=0)
+    input: float = Field(ge=0, le=_HIGHEST)
+    cached_input: float | None = Field(default=None, ge=0, le=_HIGHEST)
+    output: float = Field(ge=0, le=_HIGHEST)
+    reasoning: float | None = Field(default=None, ge=0, le=_HIGHEST)
+    per_request: float = Field(default=0.0, ge=0, le=_HIGHEST)
 
 
 class PriceTable(Record):

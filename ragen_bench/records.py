@@ -69,6 +69,21 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def holds_half_character(value: Any) -> bool:
+    """Return whether a string somewhere in a value is none that UTF-8 can hold.
+
+    Args:
+        value: A string, or JSON-able values; others hold none.
+    """
+    if isinstance(value, str):
+        return _whole(value) != value
+    if isinstance(value, Mapping):
+        return any(map(holds_half_character, (*value.keys(), *value.values())))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(holds_half_character, value))
+    return False
+
+
 Text: TypeAlias = Annotated[str, PlainSerializer(_whole, when_used="unless-none")]
 
 
@@ -303,6 +318,8 @@ class RunRecord(Record):
     """UTC, ISO 8601."""
     price: Price | None = None
     """What the model cost when it was last asked, None if nobody said."""
+    serving: Mapping[str, Any] = Field(default_factory=dict)
+    """Model arguments that change no result, as the run began; others may go on."""
 
 
 class Interval(Record):

@@ -16,6 +16,7 @@ from ragen_bench.symbolic import SymbolicEnv
 from ragen_bench.text_env import SETTINGS, TextEnv
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Callable[..., Any])
 _ENTRY = "ragen_bench.text_env:TextEnv"
 
 
@@ -173,6 +174,31 @@ def make_model(spec: str, /, **arguments: Any) -> Model:
         if key not in known and (key in parameters or not open_ended):
             raise UnknownName.of(f"argument of model {prefix!r}", key, known)
     return load(rest, **arguments)
+
+
+def serving(*names: str) -> Callable[[L], L]:
+    """Return a decorator of a model's loader: these arguments change no result.
+
+    They say how a model is reached and how long it is waited for.  A run goes on with
+    others, and a replay cache knows nothing of them.
+    """
+
+    def mark(load: L) -> L:
+        vars(load)["serving_arguments"] = frozenset(names)
+        return load
+
+    return mark
+
+
+def serving_arguments(spec: str) -> frozenset[str]:
+    """Return the arguments of a model that change no result; see `serving`.
+
+    Raises:
+        UnknownName: No such prefix.
+    """
+    load = MODELS.get(spec.partition(":")[0])
+    names: frozenset[str] = getattr(load, "serving_arguments", frozenset())
+    return names
 
 
 def register(

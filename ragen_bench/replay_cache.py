@@ -14,16 +14,18 @@ recorded as they were, so that a summary does not depend on what was in the cach
 import contextlib
 import dataclasses
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from ragen_bench.errors import InvalidSpec, RunIncomplete
 from ragen_bench.model import (
     Completion,
     Conversation,
+    FinishReason,
     Message,
     Model,
     ModelWrapper,
@@ -38,8 +40,24 @@ _APPLICATION = 0x52414745
 """What tells our databases from others; SQLite keeps such a number in the header."""
 _SCHEMA = 1
 """Of the table and of the keys: raise it when either changes."""
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Completion))
 _WAIT_SECONDS = 60.0
 """For another process to finish its write."""
+
+
+def check_folder(folder: str | Path) -> None:
+    """Refuse what can be no folder of replies; nothing is made or opened.
+
+    Raises:
+        InvalidSpec: It is empty, or something other than a folder.
+    """
+    if not str(folder):
+        raise InvalidSpec("cache is '', but must be a folder; give another --cache")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise InvalidSpec(
+            f"cache {str(folder)!r} cannot be a folder: there is a file of that name; "
+            "give another --cache"
+        )
 
 
 class ReplayCache:
@@ -54,6 +72,7 @@ class ReplayCache:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        check_folder(folder)
         self.path = Path(folder) / REPLIES
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +178,13 @@ class ReplayCache:
         """End the run, and not only an episode, if the file fails."""
         try:
             yield
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        except (
+            sqlite3.Error,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+        ) as error:
             raise RunIncomplete(
                 f"cache file {str(self.path)!r} cannot be {what}: {error}; make room, "
                 "remove it or leave --cache out, and run the same command again"
@@ -168,6 +193,7 @@ class ReplayCache:
 
 def _completion(text: str) -> Completion:
     held = json.loads(text)
+    _check(held)
     return Completion(
         **{
             **held,
@@ -177,6 +203,29 @@ def _completion(text: str) -> Completion:
             "details": {**held["details"], "cached": True},
         }
     )
+
+
+def _check(held: Any) -> None:
+    """Refuse a row that a model cannot have said: an agent would be blamed for it."""
+    if not isinstance(held, dict) or held.keys() != _FIELDS:
+        raise ValueError("a row is no reply")
+    counts = held["usage"].values() if isinstance(held["usage"], dict) else ["no dict"]
+    sound = {
+        "text": isinstance(held["text"], str),
+        "thinking": isinstance(held["thinking"], str | None),
+        "token_ids": _all_of(held["token_ids"], int),
+        "logprobs": _all_of(held["logprobs"], int, float),
+        "usage": all(n is None or (type(n) is int and n >= 0) for n in counts),
+        "finish_reason": held["finish_reason"] in get_args(FinishReason),
+        "details": isinstance(held["details"], dict),
+    }
+    for name, right in sound.items():
+        if not right:
+            raise ValueError(f"a row has {name} {held[name]!r:.80}")
+
+
+def _all_of(values: Any, *types: type) -> bool:
+    return isinstance(values, list) and all(type(value) in types for value in values)
 
 
 class CachedModel(ModelWrapper):

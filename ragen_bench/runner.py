@@ -27,8 +27,15 @@ from ragen_bench.plan import (
 )
 from ragen_bench.prices import price_for
 from ragen_bench.provenance import commit, versions
-from ragen_bench.records import Episode, EpisodeKey, Price, RunRecord, Summary
-from ragen_bench.replay_cache import CachedModel, ReplayCache
+from ragen_bench.records import (
+    UNSCORED,
+    Episode,
+    EpisodeKey,
+    Price,
+    RunRecord,
+    Summary,
+)
+from ragen_bench.replay_cache import CachedModel, ReplayCache, check_folder
 from ragen_bench.run_folder import RunFolder
 from ragen_bench.scoring import summarise
 from ragen_bench.text_env import TextEnv
@@ -131,10 +138,7 @@ def execute(
     cache: str | Path | None = None,
 ) -> Summary:
     """Play a plan into a folder and return the summary; see `run`."""
-    if type(concurrency) is not int or concurrency < 1:
-        raise InvalidSpec(f"concurrency is {concurrency!r}, but must be at least 1")
-    if episode_timeout is not None and not episode_timeout > 0:
-        raise InvalidSpec(f"episode_timeout is {episode_timeout!r} s, but must be > 0")
+    check(plan, concurrency, episode_timeout, cache)
     if plan.config.agent_class == "human":
         concurrency = 1
     observer = observer or Observer()
@@ -147,6 +151,7 @@ def execute(
         command=command,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         price=price,
+        serving=plan.serving,
     )
     with contextlib.ExitStack() as held:
         if cache is not None:
@@ -163,21 +168,38 @@ def execute(
         except ProviderRefusal as error:
             summary = _summary_of(plan, folder)
             observer.end(summary)
-            finished = summary.planned - summary.owed
-            raise ProviderRefusal(
-                f"{error}; {finished} of {summary.planned} episodes are finished and "
-                "safe, and the same command goes on"
-            ) from error
+            raise ProviderRefusal(f"{error}; {_safe(summary)}") from error
         summary = _summary_of(plan, folder)
     observer.end(summary)
     return summary
 
 
+def check(
+    plan: Plan,
+    concurrency: int,
+    episode_timeout: float | None,
+    cache: str | Path | None,
+) -> None:
+    """Refuse ways to play that no run can be played in; see `run`.
+
+    Raises:
+        InvalidSpec: A value is out of its range, or no folder, or there is no model
+            whose replies a cache could keep.
+    """
+    if type(concurrency) is not int or concurrency < 1:
+        raise InvalidSpec(f"concurrency is {concurrency!r}, but must be at least 1")
+    if episode_timeout is not None and not episode_timeout > 0:
+        raise InvalidSpec(f"episode_timeout is {episode_timeout!r} s, but must be > 0")
+    if cache is not None:
+        if plan.model is None:
+            raise InvalidSpec("the agent uses no model; leave --cache out")
+        check_folder(cache)
+
+
 @contextlib.contextmanager
 def _replaying(plan: Plan, cache: str | Path) -> Iterator[Plan]:
     """Put a replay cache before a plan's model."""
-    if plan.model is None:
-        raise InvalidSpec("the agent uses no model; leave --cache out")
+    assert plan.model is not None, "check refuses it"
     config = plan.config
     with ReplayCache(cache) as replies:
         model = CachedModel(plan.model, replies, config.model or "", config.model_args)
@@ -192,6 +214,16 @@ def _metered(plan: Plan, ledger: Ledger) -> Iterator[Plan]:
             yield plan
         else:
             yield dataclasses.replace(plan, model=MeteredModel(plan.model, ledger))
+
+
+def _safe(summary: Summary) -> str:
+    """Return what a run that had to stop leaves behind."""
+    lost = sum(summary.outcomes.get(outcome, 0) for outcome in UNSCORED)
+    finished = summary.planned - summary.owed - lost
+    told = f"{finished} of {summary.planned} episodes are finished and safe"
+    if lost:
+        told += f"; {lost} that nobody played are played again with --retry-errors"
+    return told
 
 
 def _summary_of(plan: Plan, folder: RunFolder) -> Summary:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ragen_bench import forecast
 from ragen_bench.errors import InvalidSpec
-from ragen_bench.plan import Plan, Settings, resolve
+from ragen_bench.plan import Settings, resolve
 from ragen_bench.power import Comparison, episodes, half_width, visible_gap
 from ragen_bench.prices import Tokens, cost, money, price_for, tokens_of_turns
 from ragen_bench.records import CellPlan, Price, RunConfig
@@ -86,7 +86,7 @@ def learn(folder: Path) -> Played:
     )
 
 
-def bound(plan: Plan) -> dict[str, Load]:
+def bound(cells: Sequence[forecast.CellForecast]) -> dict[str, Load]:
     """Return the upper bound of what each cell of a plan takes."""
     return {
         cell.cell: Load(
@@ -99,7 +99,7 @@ def bound(plan: Plan) -> dict[str, Load]:
             ),
             seconds=None,
         )
-        for cell in forecast.forecast(plan)
+        for cell in cells
     }
 
 
@@ -131,12 +131,14 @@ def prepare(
     config = learnt.config if learnt else None
     loads: Mapping[str, Load] = {}
     basis = ""
+    bounds = False
     if settings.board or settings.envs:
         bounds = learnt is None and settings.model is not None
         plan = resolve(settings, load_model=bounds)
         config = plan.config
         if bounds:
-            loads, basis = bound(plan), forecast.ASSUMPTION
+            cells = forecast.forecast(plan)
+            loads, basis = bound(cells), forecast.assumption(cells)
     if learnt is not None:
         loads = learnt.cells
         count = sum(load.episodes for load in loads.values())
@@ -147,6 +149,7 @@ def prepare(
         board=config.board if config else None,
         loads=loads,
         basis=basis,
+        bounds=bounds,
         price=price,
         concurrency=concurrency,
         repeats=config.repeats if config else 1,
@@ -172,6 +175,8 @@ class Study:
     """What episodes of each cell take, as far as it is known."""
     basis: str = ""
     """Where ``loads`` come from."""
+    bounds: bool = False
+    """Whether they are upper bounds, and not means."""
     price: Price | None = None
     concurrency: int = 32
     """Episodes in flight."""
@@ -291,11 +296,16 @@ def _about_forecast(study: Study) -> list[str]:
     if read is None or written is None:
         told = "tokens unknown"
     else:
-        told = f"tokens read {read:,}, written {written:,}"
+        most = "at most " if study.bounds else ""
+        told = f"tokens read {most}{read:,}, written {most}{written:,}"
     parts = [f"{total.episodes:,} episodes of one model", told]
     if study.price is not None:
-        amount = money(cost(total.tokens, study.price), study.price.currency)
-        parts.append(f"cost {amount} by prices of {study.price.date}")
+        amount = cost(total.tokens, study.price)
+        if study.bounds:
+            parts.append(forecast.most_money(amount, study.price))
+        else:
+            told = money(amount, study.price.currency)
+            parts.append(f"cost {told}, by prices of {study.price.date}")
     seconds = _seconds(study, total)
     if seconds is not None:
         parts.append(

@@ -107,6 +107,7 @@ def completion(
         "usage": {
             "prompt_tokens": 50,
             "completion_tokens": 7,
+            "total_tokens": 57,
             "prompt_tokens_details": {"cached_tokens": 3},
             "completion_tokens_details": {"reasoning_tokens": 2},
         },

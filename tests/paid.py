@@ -1,6 +1,7 @@
 """A model whose replies are counted, for the tests of prices, budgets and caches."""
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,24 +34,39 @@ class Paid(rb.Model):
     Args:
         usage: Of each reply.
         fails: A part of the episodes' keys that are answered with an error.
+        billed: Answers that are billed for each reply or error; 0: not said.
         facts: What it says of itself.
     """
 
     calls = 0
     """Replies that all objects gave."""
 
-    def __init__(self, usage: Usage, fails: str, facts: Mapping[str, Any]) -> None:
+    most_at_once = 0
+    """Replies that were under way at one time."""
+
+    def __init__(
+        self, usage: Usage, fails: str, facts: Mapping[str, Any], billed: int = 0
+    ) -> None:
         self.name = "paid"
         self.usage = usage
         self.fails = fails
         self.facts = facts
+        self.billed = billed
+        self.under_way = 0
 
     async def generate(
         self, conversation: rb.Conversation, sampling: rb.Sampling
     ) -> rb.Completion:
+        self.under_way += 1
+        Paid.most_at_once = max(Paid.most_at_once, self.under_way)
         await asyncio.sleep(0)
+        self.under_way -= 1
         Paid.calls += 1
         if self.fails and self.fails in conversation.key:
+            if self.billed:
+                raise ProviderError(
+                    "no choices", usage=self.usage, billed_requests=self.billed
+                )
             raise ProviderError("503 after 5 tries")
         text = "<answer>Right</answer>"
         if sampling.temperature:
@@ -63,7 +79,10 @@ class Paid(rb.Model):
             token_ids=(7, 8),
             logprobs=(-0.1, -1 / 3),
             usage=self.usage,
-            details={"id": f"r{Paid.calls}"},
+            details={
+                "id": f"r{Paid.calls}",
+                **({"billed_attempts": self.billed} if self.billed else {}),
+            },
         )
 
     def describe(self) -> Mapping[str, Any]:
@@ -78,10 +97,13 @@ def load(
     template: str = "a",
     revision: str = "1",
     deaf: int = 0,
+    billed: int = 0,
+    written: int = 10,
 ) -> Paid:
     """Return the model ``paid``; ``deaf`` is an argument that changes no fact."""
     facts = {"template": template, "revision": revision}
-    return Paid(USAGE if known else Usage(), fails, facts)
+    usage = dataclasses.replace(USAGE, output_tokens=written) if known else Usage()
+    return Paid(usage, fails, facts, billed)
 
 
 MODELS.add("paid", load)

@@ -200,6 +200,26 @@ def test_plan_bounds_the_tokens_of_a_model() -> None:
     assert found["basis"].startswith("upper bound")
 
 
+def test_plan_says_of_a_bound_that_it_is_one() -> None:
+    words = ["--gap", "0.1", "--env", toy.CELL, "--model", "paid", "--agent", "direct"]
+    text = invoke("plan", *words, "--prices", "prices.toml").stdout
+    assert re.search(r"read at most [\d,]+, written at most [\d,]+; cost at most", text)
+    assert "at one token a character" in text
+    invoke(*RUN)
+    learnt = invoke("plan", "--gap", "0.1", "--from", "out", "--success", "0.5").stdout
+    assert "at most" not in learnt
+
+
+def test_plan_counts_for_a_server_without_asking_it(here: Path) -> None:
+    table = TABLE.replace("models.paid", 'models."openai:NAME"')
+    (here / "prices.toml").write_text(table)
+    words = ["--gap", "0.05", "--power", "0.8", "--board", "smoke"]
+    words += ["--model", "openai:NAME", "--base-url", closed_url()]
+    found = planned(*words, "--prices", "prices.toml")["forecast"]
+    assert found["episodes"] == 48
+    assert found["cost"] > 0
+
+
 def test_plan_learns_from_a_run() -> None:
     invoke(*RUN, "--prices", "prices.toml")
     summary = json.loads(invoke("score", "out", "--json").stdout)
@@ -242,7 +262,10 @@ def test_plan_knows_nothing_of_cells_that_were_not_played() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gap", "2"], "gap is 2.0, but must be between 0 and 1"),
+        (["--gap", "2"], "gap is 2.0, but must be from 0.001 to 0.999"),
+        (["--gap", "1e-300"], "gap is 1e-300, but must be"),
+        (["--gap", "0.1", "--alpha", "1e-20"], "alpha is 1e-20, but must be"),
+        (["--gap", "0.1", "--power", "0.9999999999"], "power is 0.9999999999, but"),
         (["--gap", "0.1", "--correlation", "0.9"], "can only have -1 to 0.818"),
         (["--gap", "0.1", "--prices", "prices.toml"], "prices need a model"),
         (["--gap", "0.1", "--from", "nowhere"], "is no run folder"),
@@ -345,16 +368,11 @@ def first_prompt() -> list[Message]:
     return plan.opening(plan.config.cells[0])
 
 
-def test_doctor_keeps_what_it_found() -> None:
-    words = ["--model", script(["<answer>Up</answer>"]), "--model-arg", "at_end=last"]
-    invoke("doctor", *words, "--save", "found.json")
-    assert json.loads(Path("found.json").read_text()) == {"at_end": "last"}
-    assert "cannot be written" in invoke("doctor", *words, "--save", "a/b.json").stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--model", "openai:m", "--base-url", ""], "base_url is ''"),
+        (["--model", "openai:m\udcff"], "half a character"),
         (["--model", "tniy"], "no model 'tniy'; did you mean 'tiny'?"),
         (["--model", "paid", "--agent", "random"], "uses no model"),
         (["--model", "paid", "--model-arg", "x=1"], "no argument of model 'paid' 'x'"),
@@ -409,7 +427,7 @@ def ask_doctor(
         *("--model", "openai:fake", "--base-url", server.url), *words, code=code
     )
     chats = [r for r in server.requests if r.path.endswith("/chat/completions")]
-    assert report["requests"] == len(chats) <= 6
+    assert report["requests"] == len(chats) <= 7
     assert len(server.requests) - len(chats) <= 1
     return report, findings
 
@@ -505,6 +523,65 @@ def test_doctor_finds_all_of_several_refusals() -> None:
             *("--model-arg", "omit=temperature,stop"),
         ]
         assert plays(server, report)
+
+
+@pytest.mark.api
+@pytest.mark.parametrize("count", range(1, 6))
+def test_doctor_finds_as_many_refusals_as_there_are_parameters(count: int) -> None:
+    names = ["max_tokens", "temperature", "top_p", "stop", "seed"][:count]
+
+    def refuses(body: Mapping[str, Any]) -> str | None:
+        return next((SAYS_WHICH.format(n) for n in names if n in body), None)
+
+    with Server(picky(refuses)) as server:
+        report, _ = ask_doctor(server, code=1)
+        assert plays(server, report)
+
+
+@pytest.mark.api
+def test_doctor_tells_what_it_learnt_before_it_gave_up() -> None:
+    names = ["max_tokens", "temperature", "stop"]
+
+    def refuses(body: Mapping[str, Any]) -> str | None:
+        named = (SAYS_WHICH.format(n) for n in names if n in body)
+        return next(named, SAYS_NOTHING)
+
+    with Server(picky(refuses)) as server:
+        report, findings = ask_doctor(server, code=1)
+    assert level(findings, "connection", "found out so far") == "fix"
+    assert report["flags"] == [
+        *("--model-arg", "max_tokens_field=max_completion_tokens"),
+        *("--model-arg", "omit=temperature,stop"),
+    ]
+
+
+@pytest.mark.api
+def test_doctor_learns_nothing_from_two_ways_that_are_both_refused() -> None:
+    def refuses(body: Mapping[str, Any]) -> str | None:
+        fields = ("max_tokens", "max_completion_tokens")
+        return next(SAYS_WHICH.format(n) for n in fields if n in body)
+
+    with Server(picky(refuses)) as server:
+        report, _ = ask_doctor(server, code=1)
+    assert report["flags"] == []
+
+
+@pytest.mark.api
+@pytest.mark.parametrize("fault", [error(503), says(""), raw(b"<html>")])
+def test_doctor_asks_nothing_twice_and_counts_what_it_asks(fault: Behaviour) -> None:
+    seen: list[Request] = []
+
+    async def answer(request: Request, wire: Wire) -> None:
+        if request.path.endswith("/models"):
+            await models()(request, wire)
+            return
+        seen.append(request)
+        await (says() if len(seen) == 1 else fault)(request, wire)
+
+    with Server(answer) as server:
+        report, findings = ask_doctor(server, code=1)
+    assert report["requests"] == len(seen) == 2
+    assert level(findings, "connection") == "fix"
 
 
 @pytest.mark.api

@@ -13,11 +13,11 @@ import pytest
 from misbehaving import Server, completion, error, in_turn, play, raw, says
 
 import ragen_bench as rb
-from ragen_bench.errors import ProviderRefusal
+from ragen_bench.errors import ProviderError, ProviderRefusal, RunMismatch
 from ragen_bench.model import Conversation, Message, Sampling
 from ragen_bench.records import Episode, Summary
 from ragen_bench.registry import make_model
-from ragen_bench.run_folder import read_episodes
+from ragen_bench.run_folder import read_episodes, read_run
 from ragen_bench.scoring import score
 
 pytestmark = pytest.mark.api
@@ -106,6 +106,12 @@ BAD_BODIES = {
     "compressed unasked": raw(b"\x1f\x8b\x00", headers={"Content-Encoding": "gzip"}),
     "50 MB": misbehaving.huge(50 * 2**20, declared=True),
     "50 MB, undeclared": misbehaving.huge(50 * 2**20, declared=False),
+}
+NOTHING_READ = {
+    "prompt_tokens": 0,
+    "completion_tokens": 0,
+    "prompt_tokens_details": {"cached_tokens": 0},
+    "completion_tokens_details": {"reasoning_tokens": 0},
 }
 # Name: what the victim's request gets, and how often it is sent.
 FAULTS = {
@@ -276,7 +282,7 @@ def test_one_failure_for_good_in_a_hundred_leaves_99_scored(tmp_path) -> None:
         *(error(code) for code in (408, 409, 425, 429, 500, 502, 503, 504)),
         misbehaving.reset_in_body,
         misbehaving.hang_up,
-        says(""),
+        says("", usage=NOTHING_READ),
         raw(b"<html>"),
     ],
 )
@@ -416,6 +422,50 @@ def test_a_dead_server_does_not_burn_the_board(tmp_path) -> None:
     summary = score(tmp_path / "run")
     assert summary.outcomes["provider_error"] >= 19
     assert summary.owed == 60 - summary.outcomes["provider_error"]
+
+
+def test_a_dead_server_is_noticed_whatever_is_in_flight(tmp_path) -> None:
+    with Server(error(500)) as server:
+        args = {"retries": 0, "max_in_flight": 64}
+        with pytest.raises(ProviderRefusal, match="last 20 requests") as caught:
+            run(server, tmp_path / "run", seeds=90, concurrency=64, model_args=args)
+        assert len(server.requests) < 90
+    lost = score(tmp_path / "run").outcomes["provider_error"]
+    assert lost <= 19
+    assert "0 of 90 episodes are finished and safe" in str(caught.value)
+    assert f"{lost} that nobody played" in str(caught.value)
+    assert "--retry-errors" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "temperature", "stop", "top_k"])
+def test_the_way_out_of_a_refused_parameter_is_one(name, tmp_path) -> None:
+    async def picky(request, wire):
+        refuses = name in request.body
+        await (error(400, "unsupported", param=name) if refuses else play)(
+            request, wire
+        )
+
+    ways: dict[str, dict[str, object]] = {
+        "max_tokens": {"max_tokens_field": "max_completion_tokens"},
+        "temperature": {"omit": "temperature"},
+        "stop": {"send_stop": "false"},
+        "top_k": {"extra_body": None},
+    }
+    body = {"extra_body": {"top_k": 3}} if name == "top_k" else {}
+    out = tmp_path / "run"
+    with Server(picky) as server:
+        with pytest.raises(ProviderRefusal) as caught:
+            run(server, out, model_args=body)
+        said = str(caught.value)
+        assert "the same command goes on" not in said
+        if name == "max_tokens":
+            assert "max_tokens_field=max_completion_tokens, with which the same" in said
+            assert run(server, out, model_args=ways[name]).complete
+            return
+        assert "and give another --out" in said or "and another --out" in said
+        with pytest.raises(RunMismatch):
+            run(server, out, model_args=ways[name])
+        assert run(server, tmp_path / "other", model_args=ways[name]).complete
 
 
 def test_failures_with_successes_between_them_do_not_stop_a_run(tmp_path) -> None:
@@ -871,3 +921,112 @@ def test_an_empty_answer_that_is_asked_again_is_paid_for(
     (turn,) = episodes(tmp_path / "run")[VICTIM].turns
     found = turn.usage
     assert (found.input_tokens, found.output_tokens, found.cached_tokens) == expected
+
+
+USELESS = {
+    "empty": (says(""), 2),
+    "tool calls": (says(None, "tool_calls"), 1),
+    "content filter": (says("", "content_filter"), 1),
+    "refusal": (says(None, message={"refusal": "I will not"}), 1),
+    "malformed": (says(7), 2),
+    "no choices": (says(choices=[]), 2),
+}
+
+
+@pytest.mark.parametrize("answer", USELESS)
+def test_an_answer_that_is_useless_tells_what_it_cost(answer) -> None:
+    behaviour, billed = USELESS[answer]
+    with Server(behaviour) as server, pytest.raises(ProviderError) as caught:
+        ask(server)
+    assert caught.value.billed_requests == billed
+    usage = caught.value.usage
+    assert (usage.input_tokens, usage.output_tokens) == (50 * billed, 7 * billed)
+
+
+@pytest.mark.parametrize(
+    "behaviour", [error(500), error(418), raw(b"<html>"), misbehaving.hang_up]
+)
+def test_what_is_no_answer_costs_nothing(behaviour) -> None:
+    with Server(behaviour) as server, pytest.raises(ProviderError) as caught:
+        ask(server)
+    assert (caught.value.usage, caught.value.billed_requests) == (None, 0)
+
+
+def test_a_useless_answer_without_tokens_costs_nobody_knows_what() -> None:
+    with Server(says(None, "tool_calls", usage=None)) as server:
+        with pytest.raises(ProviderError) as caught:
+            ask(server)
+    assert caught.value.billed_requests == 1
+    assert caught.value.usage.input_tokens is None
+
+
+def test_a_reply_says_how_many_answers_are_billed() -> None:
+    with Server(in_turn(says(""), says())) as server:
+        assert ask(server).details["billed_attempts"] == 2
+    with Server(in_turn(error(500), says())) as server:
+        assert "billed_attempts" not in ask(server).details
+
+
+@pytest.mark.parametrize("behaviour", [error(500), says(""), raw(b"<html>")])
+def test_without_retries_nothing_is_asked_twice(behaviour) -> None:
+    with Server(behaviour) as server, pytest.raises(ProviderError):
+        ask(server, retries=0)
+    assert len(server.requests) == 1
+
+
+# Arguments that change no result ----------------------------------------------
+
+SERVING = {
+    "timeout": (5, 60),
+    "patience": (60, 900),
+    "retries": (2, 3),
+    "backoff": (0.01, 0.02),
+    "max_in_flight": (64, 3),
+    "api_key_env": (None, "ANOTHER_KEY"),
+    "max_tokens_field": ("max_tokens", "max_completion_tokens"),
+}
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_a_run_goes_on_with_another_way_of_asking(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ANOTHER_KEY", KEY)
+    before, after = SERVING[name]
+    victim = misbehaving.first_seed(CELL, VICTIM)
+    cache, out = tmp_path / "cache", tmp_path / "run"
+    with Server(victims={victim: error(401)}) as server:
+        with pytest.raises(ProviderRefusal):
+            run(server, out, concurrency=1, cache=cache, model_args={name: before})
+        server.victims.clear()
+        asked = len(server.requests)
+        run(server, out, cache=cache, model_args={name: after})
+        assert len(server.requests) == asked + SEEDS - VICTIM
+        # A cache does not tell the two apart, either.
+        run(server, tmp_path / "again", cache=cache, model_args={name: after})
+        assert len(server.requests) == asked + SEEDS - VICTIM
+    record = read_run(out)
+    assert name not in record.config.model_args
+    assert record.config.model_args == {"base_url": server.url}
+    assert record.serving.get(name) == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"omit": "seed"}, {"extra_body": {"top_k": 3}}, {"system": "merge"}],
+)
+def test_what_changes_a_result_is_still_compared(changed, tmp_path) -> None:
+    with Server() as server:
+        run(server, tmp_path / "run", cache=tmp_path / "cache")
+        asked = len(server.requests)
+        with pytest.raises(RunMismatch):
+            run(server, tmp_path / "run", model_args=changed)
+        assert len(server.requests) == asked
+        run(server, tmp_path / "two", cache=tmp_path / "cache", model_args=changed)
+        assert len(server.requests) == 2 * asked
+
+
+def test_a_fact_holds_no_part_of_a_key_that_a_cut_left(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for before in range(200 - len(KEY), 201):
+        with Server(says(id="x" * before + KEY + "y" * 99)) as server:
+            found = ask(server).details["response_id"]
+        assert KEY[:8] not in found and len(found) <= 200

@@ -25,6 +25,13 @@ def environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+TEXTS = (
+    *("max_tokens_field", "omit", "extra_body", "system", "send_reasoning"),
+    *("send_stop", "max_in_flight", "timeout", "patience", "retries", "backoff"),
+    *("max_context", "api_key_env"),
+)
+
+
 def load(name: str = "m", **args):
     return make_model(f"openai:{name}", **{"base_url": LOCAL, **args})
 
@@ -33,6 +40,15 @@ def load(name: str = "m", **args):
     "url",
     [
         " ",
+        "",
+        [],
+        {},
+        0,
+        False,
+        "http://host/v1?",
+        "http://host/v1#",
+        "http://host/v1?#",
+        "http://host/\udcff",
         "localhost:8000",
         "ftp://host/v1",
         "http://",
@@ -127,6 +143,29 @@ def test_no_part_of_a_key_stays_in_an_error(text, shown) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["1", "no", "EMPTY", "1234567"])
+def test_a_key_that_is_too_short_to_be_one_shreds_no_text(key) -> None:
+    text = f"the {key} tokens and no others: 1234567"
+    assert Key(key).hide(text) == Key(key).hide_parts(text) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("127.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("localhost.evil.com", False),
+        ("10.0.0.1", False),
+    ],
+)
+def test_only_this_machine_is_this_machine(host, here) -> None:
+    assert load(base_url=f"http://{host}:8000/v1").options.is_loopback == here
+
+
 def test_a_placeholder_is_no_secret() -> None:
     assert Key("EMPTY").hide("the room is EMPTY") == "the room is EMPTY"
     assert Key(None).hide_parts("none") == "none"
@@ -142,6 +181,9 @@ def test_a_placeholder_is_no_secret() -> None:
         ("send_reasoning", "field"),
         ("omit", "model"),
         ("omit", 7),
+        ("omit", [[]]),
+        ("omit", [{}]),
+        ("omit", ["seed", 7]),
         ("omit", ["max_tokens"]),
         ("extra_body", "no json"),
         ("extra_body", "[1]"),
@@ -162,6 +204,11 @@ def test_a_placeholder_is_no_secret() -> None:
         ("retries", True),
         ("backoff", "nan"),
         ("max_context", "long"),
+        *((name, "\udcff") for name in TEXTS),
+        ("extra_body", {"x": "\ud800"}),
+        ("extra_body", {"\ud800": 1}),
+        ("extra_body", {"x": [{"y": "\ud800"}]}),
+        ("extra_body", '{"x": "\\ud800"}'),
     ],
 )
 def test_a_setting_that_breaks_a_rule_is_named(name, value) -> None:
@@ -189,6 +236,8 @@ def test_settings_come_as_text_too() -> None:
 def test_a_model_needs_a_name_and_knows_no_key_argument() -> None:
     with pytest.raises(InvalidSpec, match="names no model"):
         load("")
+    with pytest.raises(InvalidSpec, match="half a character"):
+        load("m\udcff")
     with pytest.raises(UnknownName, match="api_key_env"):
         load(api_key="x")
 

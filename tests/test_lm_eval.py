@@ -33,7 +33,7 @@ from ragen_bench.errors import (
 )
 from ragen_bench.lm_eval_tasks import FOLDER
 from ragen_bench.model import Message, Usage
-from ragen_bench.registry import env_ids
+from ragen_bench.registry import env_ids, serving_arguments
 from ragen_bench.run_folder import read_episodes
 
 needs_lm_eval = pytest.mark.lm_eval
@@ -912,3 +912,27 @@ def test_a_cached_first_reply_keeps_its_facts() -> None:
     part = pickle.loads(pickle.dumps(text)).split("</think>")[-1].lstrip()
     assert part == "b"
     assert part.facts == dataclasses.replace(text.facts)
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("address", [None, ""])
+def test_a_served_class_needs_an_address_before_any_call(address) -> None:
+    given = {} if address is None else {"base_url": address}
+    with pytest.raises(InvalidSpec, match="base_url=URL"):
+        rb.make_model("lm-eval:local-chat-completions", model="m", **given)
+
+
+@needs_lm_eval
+def test_a_class_that_cannot_be_prepared_is_refused(monkeypatch) -> None:
+    from ragen_bench.models import lm_eval_adapter
+
+    def offline(*arguments: Any) -> None:
+        raise OSError("no network\nand more")
+
+    monkeypatch.setattr(lm_eval_adapter, "Caller", offline)
+    with pytest.raises(InvalidSpec, match=r"'dummy' cannot be used: .*no network$"):
+        rb.make_model("lm-eval:dummy")
+
+
+def test_how_many_ask_at_once_changes_no_result() -> None:
+    assert "num_concurrent" in serving_arguments("lm-eval:local-chat-completions")

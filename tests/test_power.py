@@ -73,12 +73,16 @@ def test_the_visible_gap_is_the_one_that_was_planned(paired) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gap": 0.0}, "gap is 0.0, but must be between 0 and 1"),
+        ({"gap": 0.0}, "gap is 0.0, but must be from 0.001 to 0.999"),
+        ({"gap": 1e-300}, "gap is 1e-300"),
         ({"gap": 1.0}, "gap is 1.0"),
         ({"gap": float("nan")}, "gap is nan"),
-        ({"alpha": 0.0}, "alpha is 0.0"),
-        ({"power": 1.0}, "power is 1.0, but must be between alpha"),
-        ({"power": 0.04}, "power is 0.04, but must be between alpha"),
+        ({"alpha": 0.0}, "alpha is 0.0, but must be from 1e-06 to 0.5"),
+        ({"alpha": 1e-20}, "alpha is 1e-20"),
+        ({"alpha": 0.6}, "alpha is 0.6"),
+        ({"power": 1.0}, "power is 1.0, but must be above alpha"),
+        ({"power": 1 - 1e-16}, "and at most 0.999999"),
+        ({"power": 0.04}, "power is 0.04, but must be above alpha"),
         ({"success": 1.0}, "success is 1.0"),
         ({"success": 0.02}, "no rates -0.03 and 0.07 exist"),
         ({"success": 0.99}, "no rates 0.94 and 1.04 exist"),
@@ -90,6 +94,16 @@ def test_the_visible_gap_is_the_one_that_was_planned(paired) -> None:
 def test_what_cannot_be_is_refused(changes, message) -> None:
     with pytest.raises(InvalidSpec, match=message):
         Comparison(**{"gap": 0.1, **changes})
+
+
+@pytest.mark.parametrize("gap", [0.001, 0.1, 0.999])
+@pytest.mark.parametrize("alpha", [1e-6, 0.05, 0.5])
+@pytest.mark.parametrize("power", [0.51, 1 - 1e-6])
+def test_all_that_may_be_asked_has_an_answer(gap, alpha, power) -> None:
+    comparison = Comparison(gap=gap, alpha=alpha, power=power, correlation=0.0)
+    for paired in (True, False):
+        assert 1 <= episodes(comparison, paired=paired) < 10**8
+        assert 0 < visible_gap(comparison, [10], paired=paired) < 10
 
 
 def found(comparison: Comparison, n: int, gap: float, runs: int = 4000) -> float:

@@ -1,5 +1,6 @@
 """Costs follow from recorded tokens, and a budget stops a run that can go on."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,17 +10,21 @@ from typing import Any
 
 import pytest
 import toy
+from click.testing import CliRunner
 from paid import TABLE, Paid
 
 import ragen_bench as rb
 from ragen_bench import forecast
-from ragen_bench.errors import InvalidSpec, RunIncomplete, UnknownName
-from ragen_bench.ledger import Ledger
-from ragen_bench.model import Usage
+from ragen_bench.cli import cli
+from ragen_bench.errors import InvalidSpec, OverBudget, RunIncomplete, UnknownName
+from ragen_bench.ledger import Ledger, Purse
+from ragen_bench.model import Message, ModelWrapper, Usage
 from ragen_bench.plan import Settings, resolve
 from ragen_bench.prices import (
     Tokens,
+    bound_prompt,
     cost,
+    counts_tokens,
     money,
     price_for,
     read_table,
@@ -55,7 +60,9 @@ def replies(out: Path) -> int:
 
 def spent(out: Path) -> float:
     """Return what the ledger's lines say, each of which is one reply."""
-    return (out / "ledger.jsonl").read_bytes().count(b"\n") * REPLY
+    with open(out / "ledger.jsonl", encoding="ascii") as file:
+        lines = [json.loads(line) for line in file]
+    return sum(REPLY + 0.01 * (line.get("requests", 1) - 1) for line in lines)
 
 
 def near(value: float) -> Any:
@@ -139,6 +146,12 @@ def test_a_table_names_models_with_or_without_their_prefix(table) -> None:
         (TABLE.replace("output = 2", "output = -2"), "models.some/model.output is -2"),
         (TABLE.replace("2026-11-30", "'soon'"), "date is 'soon'"),
         (TABLE.replace("input = 1\n", "input = nan\n"), "models.some/model.input"),
+        *(
+            (f"{TABLE}{name} = {price}", f"models.some/model.{name} is 1")
+            for name in ("cached_input", "reasoning", "per_request")
+            for price in ("1e308", "1000001")
+        ),
+        (TABLE.replace("output = 2", "output = 1e308"), "models.some/model.output"),
     ],
 )
 def test_a_wrong_table_is_refused(table, text, message) -> None:
@@ -178,6 +191,13 @@ def test_what_cannot_be_counted_is_refused_before_any_question(
         play(tmp_path / "out", **given)
     assert Paid.calls == calls
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("count", [10**308, 10**400])
+def test_a_cost_that_no_number_holds_is_unknown(count) -> None:
+    dear = PRICE.model_copy(update={"input": 1e6})
+    assert cost(Tokens(input=count), dear) is None
+    assert cost(Tokens(output=10**400), dear) is None
 
 
 def test_without_a_table_there_is_no_price() -> None:
@@ -256,8 +276,8 @@ def test_a_budget_stops_a_run_that_a_higher_one_goes_on_with(
     (said,) = heard.said
     assert said.startswith("the budget of 1.50 EUR is spent (1.")
     assert "higher --budget goes on" in said
-    # What was under way when the money ran out is all that goes beyond it.
-    assert budget <= spent(out) < budget + concurrency * REPLY
+    # The last reply is all that goes beyond it.
+    assert budget <= spent(out) < budget + REPLY
     saved = (out / "episodes.jsonl").read_bytes()
     calls = Paid.calls
     again = play(out, budget=budget, **how)
@@ -272,6 +292,150 @@ def test_a_budget_stops_a_run_that_a_higher_one_goes_on_with(
     # The replies of episodes that were given up were paid for all the same.
     assert spent(out) >= spent(straight)
     assert round(spent(out) / REPLY) == Paid.calls - before - replies(straight)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 48])
+@pytest.mark.parametrize("budget", [1e-9, 0.19, 0.5, 3.0])
+@pytest.mark.parametrize("billed", [0, 3])
+def test_only_the_last_reply_goes_beyond_a_budget(
+    tmp_path, table, concurrency, budget, billed
+) -> None:
+    """The bound of one reply is above the cost of one, so that this holds for all."""
+    args = {"billed": billed} if billed else {}
+    how: dict[str, Any] = {"prices": table, "concurrency": concurrency, "seeds": 48}
+    summary = play(tmp_path, budget=budget, model_args=args, **how)
+    assert summary.owed
+    dearest = REPLY + 0.01 * max(0, billed - 1)
+    assert budget <= spent(tmp_path) < budget + dearest
+
+
+def test_requests_go_together_while_the_budget_is_far(tmp_path, table) -> None:
+    Paid.most_at_once = 0
+    assert play(tmp_path, budget=1000.0, prices=table, concurrency=6).complete
+    assert Paid.most_at_once == 6
+
+
+def test_a_reply_that_was_dearer_than_its_bound_teaches(tmp_path, table) -> None:
+    table.write_text(TABLE.replace("per_request = 0.01", "").replace("1000", "1"))
+    # The first ones go together, by a bound that this model does not keep.
+    args = {"written": 10**6}
+    settings = {"prices": table, "concurrency": 2, "model_args": args, "seeds": 48}
+    play(tmp_path, budget=105.0, **settings)
+    with open(tmp_path / "ledger.jsonl", encoding="ascii") as file:
+        assert len(file.readlines()) == 11
+
+
+def purse_of(tmp_path: Path, table: Path, budget: float) -> tuple[Ledger, Purse]:
+    play(tmp_path / "run", seeds=1)
+    ledger = opened(tmp_path / "run", budget=budget)
+    return ledger, Purse(ledger)
+
+
+@pytest.mark.parametrize("when", ["waiting", "granted"])
+def test_a_request_that_is_given_up_holds_no_money(tmp_path, table, when) -> None:
+    _, purse = purse_of(tmp_path, table, 1.0)
+    order: list[str] = []
+
+    async def ask(name: str, end: asyncio.Event) -> None:
+        async with purse.hold(5.0):
+            order.append(name)
+            await end.wait()
+
+    async def main() -> None:
+        first, others = asyncio.Event(), asyncio.Event()
+        others.set()
+        tasks = [asyncio.create_task(ask("a", first))]
+        tasks += [asyncio.create_task(ask(name, others)) for name in "bc"]
+        while len(purse) < 2:
+            await asyncio.sleep(0)
+        assert order == ["a"]
+        if when == "granted":
+            first.set()
+            while len(purse) == 2:
+                await asyncio.sleep(0)
+        tasks[1].cancel()
+        first.set()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    asyncio.run(main())
+    assert order[0] == "a" and order[-1] == "c"
+    assert len(purse) == 0
+
+
+def test_episodes_that_are_furthest_go_first(tmp_path, table) -> None:
+    _, purse = purse_of(tmp_path, table, 1.0)
+    order: list[int] = []
+
+    async def ask(replies: int) -> None:
+        async with purse.hold(5.0, replies):
+            order.append(replies)
+            while not order[1:] and len(purse) < 4:
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*map(ask, (0, 1, 3, 0, 2)))
+
+    asyncio.run(main())
+    assert order == [0, 3, 2, 1, 0]
+
+
+def test_all_that_wait_are_refused_when_the_money_is_gone(tmp_path, table) -> None:
+    ledger, purse = purse_of(tmp_path, table, 1.0)
+
+    async def ask(end: asyncio.Event) -> None:
+        async with purse.hold(5.0):
+            await end.wait()
+            ledger._tokens += Tokens(output=10**6)
+
+    async def main() -> list[Any]:
+        end = asyncio.Event()
+        tasks = [asyncio.create_task(ask(end)) for _ in range(4)]
+        while len(purse) < 3:
+            await asyncio.sleep(0)
+        end.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, *others = asyncio.run(main())
+    assert first is None
+    assert all(isinstance(error, OverBudget) for error in others)
+
+
+def test_the_closing_words_name_all_that_was_spent(tmp_path, table) -> None:
+    """What was in flight when the money ran out is paid for after that."""
+    table.write_text(TABLE.replace("1000", "1"))
+    words = ["run", "--env", toy.CELL, "--agent", "direct", "--model", "paid", "-q"]
+    words += ["--model-arg", "written=1000000", "--concurrency", "4", "--seeds", "6"]
+    words += ["--prices", str(table), "--budget", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 3
+    price = read_table(table).price("paid", "here")
+    with open(tmp_path / "out" / "ledger.jsonl", encoding="ascii") as file:
+        lines = len(file.readlines())
+    assert lines == 4
+    total = money(opened(tmp_path / "out", price).spent, "EUR")
+    assert f"the budget of 1.00 EUR is spent ({total}); " in result.stderr
+
+
+@pytest.mark.parametrize("billed", [1, 2])
+def test_an_error_that_was_billed_is_in_the_ledger(tmp_path, table, billed) -> None:
+    args = {"fails": "/3/", "billed": billed}
+    calls = Paid.calls
+    summary = play(tmp_path, model_args=args, prices=table)
+    assert summary.outcomes["provider_error"] == 1
+    again = 0.01 * (billed - 1)
+    assert spent(tmp_path) == near((Paid.calls - calls) * (REPLY + again))
+    assert summary.cost == near(replies(tmp_path) * (REPLY + again))
+
+
+def test_an_error_that_tells_no_tokens_makes_the_sum_unknown(tmp_path, table) -> None:
+    args = {"fails": "/3/", "billed": 1, "known": False}
+    play(tmp_path, model_args=args, prices=table)
+    assert opened(tmp_path, read_table(table).price("paid", "here")).spent is None
+
+
+def test_an_error_that_was_not_billed_is_in_no_ledger(tmp_path, table) -> None:
+    play(tmp_path, model_args={"fails": "/"}, prices=table)
+    assert not (tmp_path / "ledger.jsonl").read_bytes()
 
 
 def test_a_budget_that_is_just_enough_leaves_a_complete_run(tmp_path, table) -> None:
@@ -397,8 +561,37 @@ def test_a_forecast_has_a_cost(table) -> None:
     price = read_table(table).price("paid", "here")
     (cell,) = cells
     assert cell.input_tokens is not None and cell.output_tokens is not None
+    assert forecast.to_json(cells)["assumption"].endswith(
+        "at one token a character, for the model's tokenizer is not known"
+    )
     expected = (cell.input_tokens * 1000 + cell.output_tokens * 10000) / 1e6
     expected += 2 * 5 * 0.01
     assert forecast.cost_of(cells, price) == near(expected)
     assert "cost at most" in forecast.to_text(cells, price)
     assert forecast.to_json(cells, price)["cost"] == near(expected)
+
+
+class Counting(Paid):
+    """A model that knows its tokens."""
+
+    def count_tokens(self, messages: Any) -> int:
+        return 7
+
+
+class Around(ModelWrapper):
+    """Another model, as it is."""
+
+    async def generate(self, conversation: Any, sampling: Any) -> rb.Completion:
+        return await self.model.generate(conversation, sampling)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_prompt_counts_by_characters_where_no_tokenizer_does(wrapped) -> None:
+    prompt = [Message(role="user", content="abcdefgh" * 10)]
+    for kind, counts in ((Paid, False), (Counting, True)):
+        model: rb.Model = kind(Usage(), "", {})
+        if wrapped:
+            model = Around(Around(model))
+        assert counts_tokens(model) is counts
+        found = bound_prompt(model, prompt)
+        assert found == 7 if counts else found >= 80

@@ -6,6 +6,9 @@ import toy
 
 import ragen_bench as rb
 from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.model import Completion
+from ragen_bench.models.scripted import ScriptedModel
+from ragen_bench.plan import Settings, resolve
 from ragen_bench.registry import (
     AGENTS,
     MODELS,
@@ -13,6 +16,8 @@ from ragen_bench.registry import (
     core_class,
     env_ids,
     find,
+    serving,
+    serving_arguments,
     setting_names,
     uses_model,
 )
@@ -201,3 +206,40 @@ def test_every_public_name_is_there() -> None:
         assert name in dir(rb)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = rb.nothing
+
+
+def test_a_loader_says_which_arguments_change_no_result(monkeypatch) -> None:
+    @serving("patience")
+    def load(rest: str, *, patience: int = 1, style: str = "") -> ScriptedModel:
+        return ScriptedModel("patient", {"*": [Completion(text="Up")]})
+
+    monkeypatch.setitem(MODELS._items, "patient", load)
+    assert serving_arguments("patient:any") == {"patience"}
+    assert serving_arguments("scripted:file") == frozenset()
+    args = {"patience": 7, "style": "x"}
+    plan = resolve(Settings(envs=["ragen/Bandit-v0"], model="patient", model_args=args))
+    assert plan.serving == {"patience": 7}
+    assert plan.config.model_args == {"style": "x"}
+    with pytest.raises(UnknownName, match="patient"):
+        serving_arguments("patent")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"salt": "\udcff"},
+        {"agent": "x\udcff"},
+        {"model": "x\udcff"},
+        {"prompt": "\udcff"},
+        {"context": "\udcff"},
+        {"split": "\udcff"},
+        {"envs": ["\udcff"]},
+        {"agent_args": {"x": ["\udcff"]}},
+        {"model_args": {"\udcff": 1}},
+        {"env_args": {"x": {"y": "\udcff"}}},
+    ],
+)
+def test_half_a_character_is_refused_in_every_setting(setting) -> None:
+    (name,) = setting
+    with pytest.raises(InvalidSpec, match=f"{name} is .* half a character"):
+        resolve(Settings(**{"envs": ["ragen/Bandit-v0"], "agent": "random", **setting}))

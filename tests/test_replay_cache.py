@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import sqlite3
 import subprocess
 import sys
@@ -374,11 +375,61 @@ def test_a_cache_that_is_a_file_is_refused(tmp_path) -> None:
     assert "cannot be a folder" in refused(tmp_path / "cache")
 
 
-def test_a_damaged_reply_ends_the_run_and_not_an_episode(tmp_path) -> None:
+WHOLE = {**dataclasses.asdict(Completion(text="Up")), "token_ids": [], "logprobs": []}
+DAMAGES = ["{", "[1]", "3", "null", "{}", '{"text": "Up"}', "[" * 100_000] + [
+    json.dumps({**WHOLE, **change})
+    for change in (
+        {"text": 3},
+        {"text": None},
+        {"thinking": 3},
+        {"token_ids": "ab"},
+        {"token_ids": [1.5]},
+        {"token_ids": None},
+        {"logprobs": ["a"]},
+        {"logprobs": {}},
+        {"usage": None},
+        {"usage": []},
+        {"usage": {"tokens": 3}},
+        {"usage": {"input_tokens": "3"}},
+        {"usage": {"output_tokens": -1}},
+        {"usage": {"cached_tokens": True}},
+        {"finish_reason": "tired"},
+        {"finish_reason": ["stop"]},
+        {"details": None},
+        {"details": [["a", 1]]},
+        {"colour": "red"},
+    )
+]
+
+
+def test_each_field_of_a_reply_is_damaged_here() -> None:
+    changed = {name for text in DAMAGES[7:] for name in json.loads(text)}
+    assert changed >= {field.name for field in dataclasses.fields(Completion)}
+
+
+def test_an_undamaged_reply_is_read(cache) -> None:
+    cache._database.execute(
+        "INSERT INTO replies VALUES (?, ?)", ("a", json.dumps(WHOLE))
+    )
+    assert cache.get("a").text == "Up"
+
+
+@pytest.mark.parametrize("folder", ["", "a/b/file"])
+def test_a_cache_without_a_folder_is_refused(tmp_path, monkeypatch, folder) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("")
+    with pytest.raises(InvalidSpec, match="give another --cache"):
+        rb.run(envs=toy.CELL, agent="direct", model="paid", cache=folder, out="out")
+    assert not (tmp_path / "replies.sqlite").exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda text: text[:60])
+def test_a_damaged_reply_ends_the_run_and_not_an_episode(tmp_path, damage) -> None:
     play(tmp_path / "a", tmp_path / "cache")
     path = tmp_path / "cache" / "replies.sqlite"
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE replies SET reply = '{'")
+        database.execute("UPDATE replies SET reply = ?", (damage,))
     database.close()
     with pytest.raises(RunIncomplete, match="cannot be read"):
         play(tmp_path / "b", tmp_path / "cache")

@@ -37,8 +37,9 @@ from ragen_bench.models.endpoint_lines import Line, Lines
 from ragen_bench.models.endpoint_options import EndpointOptions
 from ragen_bench.models.endpoint_reply import BadReply, read_reply
 from ragen_bench.models.endpoint_request import request_body
-from ragen_bench.models.endpoint_tries import Tries
+from ragen_bench.models.endpoint_tries import Tries, total
 from ragen_bench.models.hf_options import switch, whole_number
+from ragen_bench.registry import serving
 
 _FAILURES_IN_A_ROW = 20
 _CHAT = "/chat/completions"
@@ -66,6 +67,9 @@ class EndpointModel(Model):
         options: How it is asked.
         key: The server's key.
         max_context: Tokens of prompt and reply together, None if unknown.
+
+    Attributes:
+        asked: How many chat requests were sent, each attempt by itself.
     """
 
     deterministic: ClassVar[bool] = False
@@ -82,6 +86,7 @@ class EndpointModel(Model):
         self.served_name = name
         self.options = options
         self.max_context = max_context
+        self.asked = 0
         self._key = key
         self._lines = Lines(options, key)
         self._lock = threading.Lock()
@@ -116,7 +121,7 @@ class EndpointModel(Model):
                 tries.discarded.append(outcome.usage)
             wait = tries.wait_after(outcome)
             if wait is None:
-                raise self._failure(outcome, tries, line)
+                raise self._failure(outcome, tries)
             tries.spent += wait
             await asyncio.sleep(wait)
 
@@ -135,6 +140,7 @@ class EndpointModel(Model):
             if self._refused is not None:
                 raise ProviderRefusal(self._refused)
             began = asyncio.get_running_loop().time()
+            self._count()
             try:
                 answer = await line.client.post(_CHAT, body, tries.next_timeout())
                 fault = judge(answer, body)
@@ -159,7 +165,7 @@ class EndpointModel(Model):
         hidden = self._key.hide_parts(fault.message)
         return dataclasses.replace(fault, message=hidden)
 
-    def _failure(self, fault: Fault, tries: Tries, line: Line) -> Exception:
+    def _failure(self, fault: Fault, tries: Tries) -> Exception:
         """Return the error that a last fault becomes."""
         if fault.kind == "context":
             self._failed_in_a_row = 0
@@ -170,19 +176,29 @@ class EndpointModel(Model):
             self._refused = f"{self.name}: {fault.message}{self._about_key(fault)}"
             return ProviderRefusal(self._refused)
         message = f"{fault.message}{tries.told()}"
+        error = ProviderError(
+            message,
+            usage=total(tries.discarded) if tries.discarded else None,
+            billed_requests=len(tries.discarded),
+        )
         if fault.kind == "filtered":
             self._failed_in_a_row = 0
-            return ProviderError(message)
+            return error
         with self._lock:
             self._failed_in_a_row += 1
             failed = self._failed_in_a_row
-        if failed > max(_FAILURES_IN_A_ROW - 1, line.gate.most_in_flight):
+        if failed >= _FAILURES_IN_A_ROW:
             self._refused = (
                 f"{self.name}: is the server down? The last {failed} requests failed "
-                f"for good and none went well between them, the last one so: {message}"
+                "for good and none went well between them; once it is up, the same "
+                f"command goes on.  The last one failed so: {message}"
             )
             return ProviderRefusal(self._refused)
-        return ProviderError(message)
+        return error
+
+    def _count(self) -> None:
+        with self._lock:
+            self.asked += 1
 
     def _about_key(self, fault: Fault) -> str:
         if "refuses the key" not in fault.message:
@@ -205,6 +221,7 @@ class EndpointModel(Model):
         """
         whole_body = {"model": self.served_name, **body}
         client = self._lines.here().client
+        self._count()
         try:
             answer = await client.post(path, whole_body, self.options.timeout)
         except NoAnswer as error:
@@ -251,7 +268,7 @@ class EndpointModel(Model):
         """Return where the model is served and which fields are sent."""
         return {
             "base_url": self.options.base_url,
-            "parameters": self.options.sent(),
+            "parameters": self.options.deciding(),
             "template": "server-side",
         }
 
@@ -265,6 +282,15 @@ class EndpointModel(Model):
         await self._lines.close_here()
 
 
+@serving(
+    "api_key_env",
+    "backoff",
+    "max_in_flight",
+    "max_tokens_field",
+    "patience",
+    "retries",
+    "timeout",
+)
 def load(
     rest: str,
     *,
@@ -303,7 +329,8 @@ def load(
         max_in_flight: Requests at once, at most; fewer while the server is slow.
         timeout: Seconds of one attempt.
         patience: Seconds of one reply: all attempts and the waits between them.
-        retries: Further attempts after faults that pass.
+        retries: Further attempts after faults that pass; with 0 nothing at all is
+            asked twice.
         backoff: Seconds of the first wait; each later one is twice as long.
         max_context: Tokens of prompt and reply together, if they are known.
 
@@ -314,9 +341,10 @@ def load(
     """
     if not rest:
         raise InvalidSpec("openai: names no model; give openai:NAME")
-    address = settings.parse_base_url(
-        base_url or os.environ.get("OPENAI_BASE_URL") or settings.HOSTED
-    )
+    settings.refuse_half_character("the model's name", rest)
+    if base_url is None:
+        base_url = os.environ.get("OPENAI_BASE_URL") or settings.HOSTED
+    address = settings.parse_base_url(base_url)
     omitted = settings.parse_omit(omit, switch("send_stop", send_stop))
     options = EndpointOptions(
         base_url=address,

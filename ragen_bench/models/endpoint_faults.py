@@ -60,19 +60,19 @@ _REFUSES = re.compile(
     re.IGNORECASE,
 )
 _WAYS_OUT = {
-    "max_tokens": "give --model-arg max_tokens_field=max_completion_tokens, or a "
-    "smaller --max-tokens if the number is what it refuses",
-    "max_completion_tokens": "give --model-arg max_tokens_field=max_tokens, or a "
-    "smaller --max-tokens if the number is what it refuses",
-    "temperature": "give --model-arg omit=temperature, or a --temperature it takes",
-    "top_p": "give --model-arg omit=top_p",
-    "stop": "give --model-arg send_stop=false",
-    "seed": "give --model-arg omit=seed",
-    "system": "give --model-arg system=merge",
-    "developer": "give --model-arg system=system or system=merge",
-    "reasoning_content": "give --model-arg send_reasoning=false",
-    "reasoning": "give --model-arg send_reasoning=false",
+    "max_tokens": "--model-arg max_tokens_field=max_completion_tokens",
+    "max_completion_tokens": "--model-arg max_tokens_field=max_tokens",
+    "temperature": "--model-arg omit=temperature, or a --temperature it takes,",
+    "top_p": "--model-arg omit=top_p",
+    "stop": "--model-arg send_stop=false",
+    "seed": "--model-arg omit=seed",
+    "system": "--model-arg system=merge",
+    "developer": "--model-arg system=system or system=merge",
+    "reasoning_content": "--model-arg send_reasoning=false",
+    "reasoning": "--model-arg send_reasoning=false",
 }
+"""What to give; all but the name of a bound change what is asked."""
+_BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
 _UNMISTAKABLE = frozenset(
     {"max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_content"}
 )
@@ -256,7 +256,14 @@ def _sent_names(sent: Mapping[str, Any]) -> list[str]:
 
 
 def _way_out(name: str) -> str:
-    return _WAYS_OUT.get(name, f"take {name} out of --model-arg extra_body")
+    if name in _BOUNDS:
+        return (
+            f"give {_WAYS_OUT[name]}, with which the same folder goes on, or a smaller "
+            "--max-tokens and another --out if the number is what it refuses"
+        )
+    if name in _WAYS_OUT:
+        return f"give {_WAYS_OUT[name]} and another --out"
+    return f"take {name} out of --model-arg extra_body and give another --out"
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -47,10 +47,9 @@ class Key:
 
         Servers echo a key cut short, or with its middle starred out.
         """
-        key = self._value
-        if not key:
+        key, size = self._value, _SHORTEST_SECRET
+        if key is None or len(key) < size:
             return text
-        size = min(_SHORTEST_SECRET, len(key))
         parts = {key[i : i + size] for i in range(len(key) - size + 1)}
         shown: list[str] = []
         at = 0

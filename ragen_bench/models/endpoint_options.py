@@ -1,6 +1,7 @@
 """How an HTTP endpoint is asked: model arguments, checked."""
 
 import dataclasses
+import ipaddress
 import json
 import math
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ragen_bench.errors import InvalidSpec, UnknownName
 from ragen_bench.models.endpoint_key import Key
+from ragen_bench.records import holds_half_character
 
 HOSTED = "https://api.openai.com/v1"
 
@@ -20,7 +22,6 @@ OMITTABLE = ("temperature", "top_p", "stop", "seed")
 _OURS = frozenset(
     {"model", "messages", "stream", "n", *get_args(TokensField), *OMITTABLE}
 )
-_LOOPBACK = ("localhost", "::1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class EndpointOptions:
     patience: float = 600.0
     """Seconds of one reply: all attempts and the waits between them."""
     retries: int = 8
-    """Further attempts after faults that pass."""
+    """Further attempts after faults that pass; with 0 nothing is asked twice."""
     backoff: float = 0.5
     """Seconds of the first wait; each later one is twice as long, up to 30."""
 
@@ -53,7 +54,10 @@ class EndpointOptions:
     def is_loopback(self) -> bool:
         """Whether the server runs on this machine."""
         host = urlsplit(self.base_url).hostname or ""
-        return host in _LOOPBACK or host.startswith("127.")
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     @property
     def sends_stop(self) -> bool:
@@ -64,6 +68,10 @@ class EndpointOptions:
         """Return the names of the fields that each request holds, but for the model."""
         kept = [name for name in OMITTABLE if name not in self.omit]
         return sorted({self.max_tokens_field, *kept, *self.extra_body})
+
+    def deciding(self) -> list[str]:
+        """Return the names as `sent` does, whatever the bound of a reply is called."""
+        return dataclasses.replace(self, max_tokens_field="max_tokens").sent()
 
 
 def parse_base_url(url: object) -> str:
@@ -86,7 +94,7 @@ def parse_base_url(url: object) -> str:
             "key into an environment variable and name it with "
             "--model-arg api_key_env=NAME"
         )
-    if sound and (parts.query or parts.fragment):
+    if sound and ("?" in text or "#" in text):
         raise InvalidSpec(
             "base_url holds a query or fragment, which may hold a key and would be "
             "kept in run.json; give the address without it"
@@ -118,6 +126,8 @@ def parse_omit(value: object, send_stop: bool) -> frozenset[str]:
         names = list(value)
     else:
         raise InvalidSpec(f"omit is {value!r:.80}, but must be a list of names")
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidSpec(f"omit is {value!r:.80}, but must be a list of names")
     found = {name for name in names if name != ""}
     for name in found:
         if name not in OMITTABLE:
@@ -134,13 +144,14 @@ def parse_extra_body(value: object) -> dict[str, Any]:
     try:
         fields = json.loads(value) if isinstance(value, str) else value
         fields = json.loads(json.dumps(fields, allow_nan=False))
-    except (TypeError, ValueError):
+    except (RecursionError, TypeError, ValueError):
         fields = None
     if not isinstance(fields, dict):
         raise InvalidSpec(
             f"extra_body is {value!r:.80}, but must be a JSON object such as "
             '{"top_k": 20}'
         )
+    refuse_half_character("extra_body", fields)
     taken = sorted(fields.keys() & _OURS)
     if taken:
         raise InvalidSpec(
@@ -186,6 +197,19 @@ def refuse_key(key: Key, base_url: str, extra_body: Mapping[str, Any]) -> None:
                 f"{name} holds the key, which run.json would keep; leave it to the "
                 "environment variable"
             )
+
+
+def refuse_half_character(name: str, value: object) -> None:
+    """Refuse text that no request can hold.
+
+    Raises:
+        InvalidSpec: It is none that UTF-8 can hold.
+    """
+    if holds_half_character(value):
+        raise InvalidSpec(
+            f"{name} is {value!r:.80}, but must be text that UTF-8 can hold; it has "
+            "half a character"
+        )
 
 
 def positive(name: str, value: object) -> float:

@@ -34,8 +34,6 @@ class Gate:
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self.limit = min(_START, most)
         self.in_flight = 0
-        self.most_in_flight = 0
-        """The most so far."""
         self._most = most
         self._now = now
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
@@ -71,7 +69,6 @@ class Gate:
 
     def _count_in(self) -> None:
         self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def _leave(self) -> None:
         self.in_flight -= 1

@@ -20,7 +20,7 @@ from ragen_bench.models.endpoint_options import (
 )
 from ragen_bench.models.endpoint_request import request_body
 
-MOST_REQUESTS = 5
+MOST_REQUESTS = 6
 """Chat requests of one examination; the list of models is asked for besides."""
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -41,7 +41,9 @@ async def examine_endpoint(
     listed = await model.look_up()
     findings = [*search.findings]
     arguments = search.arguments()
-    if answer is not None:
+    if answer is None:
+        findings += _about_changes(arguments)
+    else:
         findings += _about_parameters(arguments, search.options)
         findings += _about_answer(answer, model.served_name, sampling)
     limit = _context_of(listed, model.served_name)
@@ -86,12 +88,15 @@ class _Search:
             name = refused_parameter(_bytes(probe), self._sent)
             changed = _without(self.options, name) if name else None
             if changed is None or changed in tried:
+                if changed is not None:
+                    # Both ways are refused, so that neither was learnt.
+                    self.options = changed
                 found = await self._search_in_the_dark()
                 if found is not None:
                     return found
                 break
             self.options = changed
-        self.findings.append(_failure(probe))
+        self.findings.append(_failure(probe, learnt=bool(self.arguments())))
         return None
 
     def arguments(self) -> dict[str, Any]:
@@ -178,10 +183,13 @@ def _bytes(probe: Probe) -> bytes:
     return json.dumps(probe.error if probe.body is None else probe.body).encode()
 
 
-def _failure(probe: Probe) -> Finding:
+def _failure(probe: Probe, *, learnt: bool) -> Finding:
     """Return what it means that no request was taken."""
     status = probe.status
     text = f"no reply: {probe.error}"
+    if learnt:
+        text += "; the flags below are what was found out so far: give them to the "
+        text += "doctor, and it goes on from there"
     if status is None:
         text += "; is the server up, and is --base-url its address?"
     elif status in (401, 403):
@@ -197,6 +205,17 @@ def _about_parameters(
 ) -> Iterator[Finding]:
     sent = ", ".join(options.sent())
     yield Finding(level="ok", topic="parameters", text=f"the server takes {sent}")
+    yield from _about_changes(arguments)
+    if "temperature" in options.omit:
+        yield Finding(
+            level="note",
+            topic="parameters",
+            text="without a temperature the server samples as it likes: no result "
+            "here is greedy, and a repeat differs",
+        )
+
+
+def _about_changes(arguments: Mapping[str, Any]) -> Iterator[Finding]:
     for name, value in arguments.items():
         shown = value.replace(",", ", ") if isinstance(value, str) else value
         yield Finding(
@@ -204,13 +223,6 @@ def _about_parameters(
             topic="parameters",
             text=_CHANGES[name].format(shown),
             flags=("--model-arg", f"{name}={value}"),
-        )
-    if "temperature" in options.omit:
-        yield Finding(
-            level="note",
-            topic="parameters",
-            text="without a temperature the server samples as it likes: no result "
-            "here is greedy, and a repeat differs",
         )
 
 

@@ -4,6 +4,7 @@ A body is JSON in UTF-8, of a JSON content type if it has any.  As in nearly all
 readers of JSON, the last of duplicate fields counts, and their order means nothing.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -71,10 +72,26 @@ def read_reply(
         if failure is not None:
             fault = judge(failure, sent)
             assert fault is not None
-            raise BadReply(fault)
-        return _completion(body, sent, sampling, key)
+            raise _billed(fault, body)
+        try:
+            return _completion(body, sent, sampling, key)
+        except BadReply as error:
+            raise _billed(error.fault, body) from None
     except RecursionError:
         raise _bad("malformed", "malformed body: it is nested too deeply") from None
+
+
+def _billed(fault: Fault, body: Mapping[str, Any]) -> BadReply:
+    """Return a fault with what the answer costs nevertheless.
+
+    A model has been at work where the server tells of tokens, and where there is an
+    answer that only its content makes useless.
+    """
+    told = isinstance(body.get("usage"), dict)
+    useless = fault.kind in ("empty", "filtered", "final") and body.get("choices")
+    if told or useless:
+        fault = dataclasses.replace(fault, usage=_usage(body.get("usage")))
+    return BadReply(fault)
 
 
 def parse_body(answer: Answer) -> dict[str, Any]:
@@ -122,14 +139,13 @@ def _completion(
     text, finish, note = _end_at_stop(text, choice, finish, sent, sampling)
     thinking = "\n".join(thoughts) or None
     # Who thought and then said nothing has replied; who did neither has not.
-    usage = _usage(body.get("usage"))
     if finish == "stop" and thinking is None and not text.strip():
         message = "the reply is empty although its finish reason is 'stop'"
-        raise BadReply(Fault(kind="empty", message=message, usage=usage))
+        raise _bad("empty", message)
     return Completion(
         text=key.hide(text),
         thinking=None if thinking is None else key.hide(thinking),
-        usage=usage,
+        usage=_usage(body.get("usage")),
         finish_reason=finish,
         details=_details(body, note, key),
     )
@@ -267,7 +283,7 @@ def _details(body: Mapping[str, Any], note: str | None, key: Key) -> dict[str, A
     for name, field in names.items():
         value = body.get(field)
         if isinstance(value, str) and value:
-            facts[name] = key.hide(whole(value)[:_LONGEST_FACT])
+            facts[name] = key.hide(whole(value))[:_LONGEST_FACT]
     if note:
         facts["notes"] = [note]
     return facts

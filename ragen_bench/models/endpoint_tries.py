@@ -37,6 +37,8 @@ class Tries:
 
     def wait_after(self, fault: Fault) -> float | None:
         """Return the seconds to the next attempt, None if there is none."""
+        if self._options.retries == 0:
+            return None
         if fault.kind in ("malformed", "empty"):
             if fault.kind in self._asked_again:
                 return None
@@ -77,11 +79,13 @@ class Tries:
         facts["request_s"] = round(self.seconds, 6)
         if self.failed:
             facts["failed_attempts"] = self.failed
-        usage = _sum([completion.usage, *self.discarded])
+        if self.discarded:
+            facts["billed_attempts"] = len(self.discarded) + 1
+        usage = total([completion.usage, *self.discarded])
         return dataclasses.replace(completion, details=facts, usage=usage)
 
 
-def _sum(parts: Sequence[Usage]) -> Usage:
+def total(parts: Sequence[Usage]) -> Usage:
     """Return the tokens of several answers; what one does not tell is not known."""
     totals = {}
     for field in dataclasses.fields(Usage):

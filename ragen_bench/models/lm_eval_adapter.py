@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from ragen_bench.errors import ProviderError, RagenError
+from ragen_bench.errors import InvalidSpec, ProviderError, RagenError
 from ragen_bench.model import Completion, Conversation, Message, Model, Sampling
 from ragen_bench.models import hf_loading, lm_eval_loading, lm_eval_quiet
 from ragen_bench.models.hf_options import switch
 from ragen_bench.models.lm_eval_caller import Caller, Question
+from ragen_bench.registry import serving
 
 _GATHER_S = 0.002
 _GATHER_ROUNDS = 64
@@ -175,6 +176,7 @@ class LmEvalModel(Model):
         return hashlib.sha256(str(template).encode()).hexdigest()
 
 
+@serving("max_retries", "num_concurrent", "timeout")
 def load(
     rest: str,
     *,
@@ -203,5 +205,13 @@ def load(
         return LmEvalModel(name, Caller(lm))
     made = lm_eval_loading.create(rest, arguments, insist=switch("insist", insist))
     asked = arguments.get("max_length") if made.served else None
-    caller = Caller(made.lm, int(asked) if asked is not None else None)
+    try:
+        caller = Caller(made.lm, int(asked) if asked is not None else None)
+    except RagenError:
+        raise
+    except Exception as error:  # classes of lm-eval raise whatever they like
+        first = str(error).strip().partition("\n")[0]
+        raise InvalidSpec(
+            f"lm-eval's model {rest!r} cannot be used: {type(error).__name__}: {first}"
+        ) from error
     return LmEvalModel(name, caller, arguments, made.notes)

@@ -265,7 +265,10 @@ def as_failure(error: Exception) -> RagenError:
     told = f"{error} {getattr(response, 'text', '')}"
     failure: RagenError
     if status in _REFUSALS or (status == 429 and _NO_CREDIT in told):
-        failure = ProviderRefusal(f"the provider answers no request: {error}")
+        failure = ProviderRefusal(
+            f"the provider answers no request: {error}; once it does, the same command "
+            "goes on"
+        )
     elif status in (400, 413, 422) and _TOO_LONG.search(told):
         failure = ContextOverflow(f"the provider refuses the prompt's length: {error}")
     else:

@@ -87,6 +87,11 @@ def create(name: str, arguments: Mapping[str, Any], *, insist: bool) -> Created:
                 f"lm-eval cannot make model {name!r} of {dict(arguments)!r}: "
                 f"{type(error).__name__}: {first}"
             ) from error
+    if served and not getattr(lm, "base_url", None):
+        raise InvalidSpec(
+            f"lm-eval's model class {name!r} asks a server; give its address as "
+            "--model-arg base_url=URL, up to /chat/completions or /completions"
+        )
     if hasattr(getattr(lm, "model", None), "generation_config"):
         _forget_sampling(lm.model)
     return Created(lm=lm, served=served, notes=tuple(notes))
