@@ -102,7 +102,7 @@ def test_a_column_without_values_is_not_judged(column) -> None:
 
 def test_what_falls_with_the_failures_is_sound() -> None:
     # Failures fall from 1/2 to 1/4; so may the rest, by so much and somewhat more.
-    half = {"success": 0.75, "spread_mean": 0.1, "entropy": 0.2}
+    half = {"success": 0.75, "spread_mean": 0.08, "entropy": 0.2}
     assert scan(run(**half)) == ()
     assert set(signs(run(**{**half, "spread_mean": 0.04}))) == {"spread"}
 
@@ -110,9 +110,19 @@ def test_what_falls_with_the_failures_is_sound() -> None:
 def test_nothing_is_said_of_spread_while_success_is_near_its_maximum() -> None:
     done = {"success": 0.99, "spread_mean": 0.0, "entropy": 0.0, "distinct_4": 0.01}
     assert scan(run(**done)) == ()
+    less_done = {"success": 0.9, "spread_mean": 0.0, "entropy": 0.0}
+    assert scan(run(**less_done)) == ()
     fallen = {**done, "success": 0.85}
     rows = [*run(40, **done), *run(20, 1, **fallen)]
     assert {"spread", "entropy", "repetition"} <= set(signs(rows))
+
+
+def test_what_falls_is_held_against_its_highest() -> None:
+    # A spread of 0.06 is no less than at the start, but far less than later.
+    rows = [*run(20, 8, spread_mean=0.5), *run(20, 1, spread_mean=0.06)]
+    for row in rows[:7]:
+        row["spread_mean"] = 0.06
+    assert set(signs(rows)) == {"spread"}
 
 
 def test_what_is_usual_is_taken_anew_while_replies_become_valid() -> None:
@@ -189,6 +199,15 @@ def test_a_resumed_watch_goes_on_exactly(curve, cut) -> None:
     found += [second.watch(row) for row in rows[cut:]]
     assert found == want
     assert second.get_state() == whole.get_state()
+
+
+def test_a_resumed_watch_knows_the_success_of_before() -> None:
+    rows = run(25, 10, success=0.7, spread_mean=0.09)
+    rows += run(15, 1, success=None, spread_mean=0.09)
+    first, second = EchoTrap(), EchoTrap()
+    assert [alarm for row in rows[:25] for alarm in first.watch(row)] == []
+    second.set_state(first.get_state())
+    assert [alarm for row in rows[25:] for alarm in second.watch(row)] == []
 
 
 def test_a_state_does_not_change_with_the_watch_that_gave_it() -> None:

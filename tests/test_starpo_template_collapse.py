@@ -47,6 +47,10 @@ def test_three_by_three_by_hand() -> None:
     assert found.by_sequence.mutual_information == pytest.approx(want)
     by_token = (LN2 + LN2 + LN2) / 3  # ln 2 / 1, ln 4 / 2 and ln 8 / 3
     assert found.by_token.conditional_entropy == pytest.approx(by_token)
+    # Likelihoods by the token: 1/2 1/4 1/4, then their roots, then their third roots.
+    shares = (1 / 3, (1 / 2 + 1 / 2 + math.sqrt(1 / 2)) / 3, 1 / 2)
+    want = -sum(map(math.log, shares)) / 3
+    assert found.by_token.reasoning_entropy == pytest.approx(want)
     # z_0 is first; z_1 shares the second and third rank; z_2 shares all three.
     assert found.retrieval.accuracy[1] == pytest.approx((1 + 0 + 1 / 3) / 3)
     assert found.retrieval.accuracy[2] == pytest.approx((1 + 1 / 2 + 2 / 3) / 3)
