@@ -137,7 +137,7 @@ class Chat:
                 rest = rest[len(end) :]
             else:
                 ids.pop()
-        return text, ids + self._encode_inside(rest)
+        return text, ids + self.encode_inside(rest)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without special tokens."""
@@ -158,7 +158,7 @@ class Chat:
         with self._lock:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _encode_inside(self, text: str) -> list[int]:
+    def encode_inside(self, text: str) -> list[int]:
         """Return the ids of a text that does not begin the prompt.
 
         Some tokenizers put a space before the first word of a text; behind a special
