@@ -138,21 +138,26 @@ class _ChunkedHead(torch.autograd.Function):  # type: ignore[misc]
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             log_p = _log_softmax(hidden[rows], head, ctx.temperature)
+            p = log_p.exp()
             d_logits = torch.zeros_like(log_p)
             if d_entropies is not None:
                 # dH/dz = -p * (log p + H)
-                slope = log_p.clamp(min=torch.finfo(log_p.dtype).min)
-                slope = slope + _entropy(log_p)[:, None]
-                d_logits -= d_entropies[rows, None] * log_p.exp() * slope
+                finite = log_p.clamp_(min=torch.finfo(log_p.dtype).min)
+                entropies = -(p * finite).sum(dim=-1, keepdim=True)
+                d_logits = finite.add_(entropies).mul_(-d_entropies[rows, None])
+            if d_logprobs is not None:
+                d_logits -= d_logprobs[rows, None]
+            d_logits *= p
             if d_logprobs is not None:
                 # dlogp/dz = onehot - p
-                d_logits -= d_logprobs[rows, None] * log_p.exp()
                 d_logits.scatter_add_(1, targets[rows, None], d_logprobs[rows, None])
-            d_logits = (d_logits / ctx.temperature).to(hidden.dtype)
+            d_logits = d_logits.div_(ctx.temperature).to(hidden.dtype)
             if d_hidden is not None:
                 d_hidden[rows] = d_logits @ head
-            if d_weight is not None:
-                d_weight += (d_logits.T @ hidden[rows]).to(kind)
+            if d_weight is not None and kind == hidden.dtype:
+                d_weight.addmm_(d_logits.T, hidden[rows])
+            elif d_weight is not None:
+                d_weight += d_logits.T @ hidden[rows]
         if d_weight is not None:
             d_weight = d_weight.to(weight.dtype)
         return d_hidden, d_weight, None, None, None
