@@ -109,6 +109,21 @@ def train(
     context.exit(0 if outcome.complete else INCOMPLETE)
 
 
+@click.command(
+    epilog=examples(
+        "ragen-bench diagnose runs/train-starpo-s",
+    ),
+)
+@click.argument(
+    "folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False)
+)
+def diagnose(*, folder: Path) -> None:
+    """Tell from a training's files whether and when it collapsed."""
+    from ragen_bench.starpo.diagnosis import diagnose as diagnose_folder
+
+    click.echo(str(diagnose_folder(folder)))
+
+
 def _require_extra() -> None:
     try:
         import torch  # noqa: F401

@@ -21,6 +21,7 @@ from ragen_bench.seeding import Stream
 from ragen_bench.starpo import filters, metrics, update
 from ragen_bench.starpo.algorithm import Algorithm, Discounts
 from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo.echo_trap import Alarm, EchoTrap
 from ragen_bench.starpo.experience import Experience
 from ragen_bench.starpo.gae import Estimate
 from ragen_bench.starpo.policy import Policy
@@ -39,6 +40,8 @@ class Report:
     times: Row
     """For ``timing.csv``."""
     episodes: list[Episode]
+    alarms: tuple[Alarm, ...]
+    """Signs of collapse that begin with it."""
 
 
 class Training:
@@ -67,6 +70,7 @@ class Training:
         self.reference = reference
         self.iteration = 0
         self.steps = 0
+        self.watch = EchoTrap()
         self.instances = Instances(cells, config.seed)
         self.rollouts = Rollouts(
             policy.engine, config.agent, agent_args(config), env_args(config)
@@ -125,7 +129,8 @@ class Training:
             "trained_tokens": sum(one.sampled_tokens for one in chosen),
             "tokens_per_s": sampled / (played - began),
         }
-        return Report(row, times, [one.episode for one in trajectories])
+        episodes = [one.episode for one in trajectories]
+        return Report(row, times, episodes, self.watch.watch(row))
 
     def _update(
         self, trajectories: list[Trajectory], share: float

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ragen_bench.starpo.repetition import distinct_share, mean_words
 from ragen_bench.starpo.trajectories import Trajectory
 from ragen_bench.starpo.update import Step
 
@@ -72,7 +73,6 @@ def of_rollouts(
     """
     turns = [turn for one in trajectories for turn in one.episode.turns]
     tokens = [turn.end - turn.start for one in trajectories for turn in one.turns]
-    thoughts = [len(turn.thinking.split()) for turn in turns]
     successes = [one.episode.success for one in trajectories]
     known = [success for success in successes if success is not None]
     zero = sum(1 for value in spread.values() if value == 0)
@@ -82,23 +82,11 @@ def of_rollouts(
         "spread_mean": statistics.fmean(spread.values()),
         "zero_spread_share": zero / len(spread),
         "reply_tokens": statistics.fmean(tokens) if tokens else None,
-        "thought_tokens": statistics.fmean(thoughts) if any(thoughts) else None,
-        "distinct_4": distinct([turn.response for turn in turns], 4),
+        "thought_tokens": mean_words(turn.thinking for turn in turns),
+        "distinct_4": distinct_share(turn.response for turn in turns),
         "valid_rate": statistics.fmean(turn.valid for turn in turns) if turns else None,
         "turns": len(turns) / len(trajectories),
     }
-
-
-def distinct(texts: Sequence[str], n: int) -> float | None:
-    """Return the share of different n-grams of words among all of some texts."""
-    seen: set[tuple[str, ...]] = set()
-    count = 0
-    for text in texts:
-        words = text.split()
-        grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
-        seen.update(grams)
-        count += len(grams)
-    return len(seen) / count if count else None
 
 
 def of_steps(steps: Sequence[Step]) -> dict[str, float | None]:

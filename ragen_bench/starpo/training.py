@@ -216,8 +216,14 @@ def _iterate(
             if training.iteration in config.keep_rollouts:
                 _keep(report, training.iteration, out)
             progress.iteration(report.row, report.times)
+            for alarm in report.alarms:
+                log.warning("%s", alarm)
+                progress.alarm(str(alarm))
             if config.save_every and training.iteration % config.save_every == 0:
                 save(training, out)
+            if config.stop_on_collapse and training.watch.should_stop:
+                progress.alarm("the echo trap has stood long enough: training ends")
+                return True
     return True
 
 
@@ -248,6 +254,7 @@ def save(training: Training, out: Path) -> None:
         "iteration": training.iteration,
         "steps": training.steps,
         "drawn": training.instances.drawn,
+        "watch": training.watch.get_state(),
         "versions": versions(),
     }
     checkpoint.save(out / CHECKPOINTS, training.iteration, tensors, state)
@@ -270,6 +277,7 @@ def restore(training: Training, tensors: dict[str, Any], state: dict[str, Any]) 
     training.iteration = state["iteration"]
     training.steps = state["steps"]
     training.instances.drawn = state["drawn"]
+    training.watch.set_state(state["watch"])
     policy.sync()
 
 
