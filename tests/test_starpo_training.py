@@ -158,7 +158,9 @@ class TestUpdate:
         estimate = Estimate(
             advantages=advantages, returns=nothing, value_mask=nothing.bool()
         )
-        return update.Lesson(experience=experience, estimate=estimate)
+        return update.Lesson(
+            experience=experience, estimate=estimate, old=experience.logprobs
+        )
 
     def gradients(self, network, lesson, objective, budget):
         network.zero_grad()
@@ -205,6 +207,26 @@ class TestUpdate:
         if report.row["kept_share"] == 0:
             after = made.policy.network.parameters()
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+    def test_importance_weights_are_one_where_sampler_and_policy_agree(self):
+        plain, weighted = built(), built(importance_cap=2.0)
+        for made in (plain, weighted):
+            made.iterate()
+        pairs = zip(
+            plain.policy.network.parameters(),
+            weighted.policy.network.parameters(),
+            strict=True,
+        )
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+
+    def test_importance_weights_truncate_what_the_sampler_did_not_know(self, untrained):
+        made, trajectories = untrained
+        lesson = self.lesson(trajectories)
+        doubled = dataclasses.replace(lesson, weights=torch.full_like(lesson.old, 2.0))
+        objective = update.Objective()
+        once = self.gradients(made.policy.network, lesson, objective, 10**6)
+        twice = self.gradients(made.policy.network, doubled, objective, 10**6)
+        assert torch.allclose(twice, 2 * once, atol=1e-6)
 
     @pytest.mark.parametrize("name", ["ppo", "ppo_turn", "ppo_bilevel"])
     def test_a_critic_begins_at_zero_and_learns(self, name):

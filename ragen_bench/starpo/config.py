@@ -17,7 +17,15 @@ from ragen_bench.errors import InvalidSpec, UnknownName
 from ragen_bench.starpo.aggregation import Aggregation
 
 Filter = Literal[
-    "all", "nonzero", "top_k", "top_p_linear", "top_p_softmax", "min_p", "ragen-v1"
+    "all",
+    "nonzero",
+    "top_k",
+    "top_p_linear",
+    "top_p_softmax",
+    "min_p",
+    "ragen-v1",
+    "ragen-v2",
+    "ragen-v2-softmax",
 ]
 
 
@@ -71,6 +79,9 @@ class TrainConfig:
     """Which groups are trained on, by the spread of their returns."""
     filter_value: float = 0.25
     """Share, probability mass or ratio of the filter."""
+    filter_scale_free: bool = False
+    """Whether spreads are divided by the largest first, so that rewards may have any
+    unit."""
     filter_scaling: Literal["none", "linear", "sqrt"] = "none"
     """How the kept share scales the loss."""
 
@@ -96,7 +107,8 @@ class TrainConfig:
     entropy: float = 0.0
     """Coefficient of the entropy bonus."""
     importance_cap: float | None = None
-    """Truncates the weights between engine and trainer (TIS); None leaves them out."""
+    """Truncates the weights between engine and trainer (TIS), and takes ratios to the
+    trainer's own log-probabilities; None takes the engine's for the policy's."""
     gamma: float = 1.0
     """Discount between tokens."""
     lam: float = 1.0
@@ -231,7 +243,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "starpo": {**_STARPO, "kl": 0.001, "kl_kind": "k1", "clip_high": 0.2},
         "starpo-s": {**_STARPO, "filter": "top_k", "filter_value": 0.25},
-        "starpo-s-v2": {**_STARPO, "filter": "top_p_linear", "filter_value": 0.9},
+        "starpo-s-v2": {**_STARPO, "filter": "ragen-v2"},
         "grpo": {**_GROUPED, "algorithm": "grpo"},
         "dr-grpo": {
             **_GROUPED,

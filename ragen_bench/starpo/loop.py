@@ -18,7 +18,7 @@ from ragen_bench.episode import play
 from ragen_bench.records import Episode, EpisodeKey
 from ragen_bench.registry import make
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo import filters, metrics, update
+from ragen_bench.starpo import filters, losses, metrics, update
 from ragen_bench.starpo.algorithm import Algorithm, Discounts
 from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.echo_trap import Alarm, EchoTrap
@@ -74,6 +74,9 @@ class Training:
         self.instances = Instances(cells, config.seed)
         self.rollouts = Rollouts(
             policy.engine, config.agent, agent_args(config), env_args(config)
+        )
+        self.longest = config.max_tokens * max(
+            self.rollouts.env(cell).limits.max_turns for cell in cells
         )
         self.keep = filter_of(config)
         self.optimizer = torch.optim.AdamW(
@@ -138,7 +141,7 @@ class Training:
         """Learn from what was kept; return the steps and what values explain."""
         config, policy = self.config, self.policy
         lesson, explained = self._lesson(Experience.of(trajectories))
-        objective = objective_of(config, share)
+        objective = objective_of(config, self.longest, share)
         policy.network.train()
         steps = []
         order = Stream(config.seed, "order", self.iteration)
@@ -187,9 +190,19 @@ class Training:
         estimate = self.algorithm(experience, values, by)
         if values is not None:
             explained = explained_variance(values, estimate)
+        old, weights = experience.logprobs, None
+        if config.importance_cap is not None:
+            old = update.reference_logprobs(
+                policy.network, experience, config.temperature, budget
+            )
+            weights = losses.importance_weights(
+                old, experience.logprobs, high=config.importance_cap
+            )
         lesson = update.Lesson(
             experience=experience,
             estimate=estimate,
+            old=old,
+            weights=weights,
             values=values,
             reference=reference,
         )
@@ -278,14 +291,24 @@ def filter_of(config: TrainConfig) -> Callable[[Mapping[Any, float]], Sequence[A
         "top_p_linear": functools.partial(filters.keep_top_p_linear, p=value),
         "top_p_softmax": functools.partial(filters.keep_top_p_softmax, p=value),
         "min_p": functools.partial(filters.keep_min_p, share=value),
-        "ragen-v1": filters.PRESETS["ragen-v1"],
     }
-    return rules[config.filter]
+    rule = rules.get(config.filter) or filters.PRESETS[config.filter]
+    if not config.filter_scale_free:
+        return rule
+    return lambda scores: rule(filters.scale_free(scores))
 
 
-def objective_of(config: TrainConfig, kept_share: float) -> update.Objective:
-    """Return the numbers of the loss."""
-    constant = float(config.max_tokens) if config.aggregation == "constant" else None
+def objective_of(
+    config: TrainConfig, longest: int, kept_share: float
+) -> update.Objective:
+    """Return the numbers of the loss.
+
+    Args:
+        config: The settings.
+        longest: Tokens that a trajectory may sample at most.
+        kept_share: Of the groups.
+    """
+    constant = float(longest) if config.aggregation == "constant" else None
     return update.Objective(
         aggregation=config.aggregation,
         constant=constant,
@@ -295,7 +318,6 @@ def objective_of(config: TrainConfig, kept_share: float) -> update.Objective:
         kl=config.kl,
         kl_kind=config.kl_kind,
         entropy=config.entropy,
-        importance_cap=config.importance_cap,
         value_clip=config.value_clip,
         temperature=config.temperature,
         scale=filters.loss_scale(kept_share, config.filter_scaling),

@@ -132,7 +132,7 @@ class Rollouts:
         split: Split = "train"
         key = EpisodeKey(cell.env_id, cell.level, split, group.seed, rep)
         spare = self._spare.setdefault(cell, [])
-        env = spare.pop() if spare else self._env(cell)
+        env = spare.pop() if spare else self.env(cell)
         # Two groups of an iteration may hold the same instance.
         model = _Renamed(self._model, f"{index}/{key}")
         episode, _ = await play(
@@ -149,7 +149,8 @@ class Rollouts:
         """Return a new player that asks a model."""
         return make_agent(self._agent, model, **self._agent_args)
 
-    def _env(self, cell: Cell) -> TextEnv:
+    def env(self, cell: Cell) -> TextEnv:
+        """Return a new environment of a cell."""
         return make(cell.env_id, level=cell.level, **self._env_args)
 
 

@@ -32,7 +32,6 @@ class Objective:
     kl: float = 0.0
     kl_kind: losses.Divergence = "k3"
     entropy: float = 0.0
-    importance_cap: float | None = None
     value_clip: float = 0.5
     temperature: float = 1.0
     scale: float = 1.0
@@ -115,6 +114,11 @@ class Lesson:
     experience: Experience
     estimate: Estimate
     """Advantages and returns, [A]."""
+    old: torch.Tensor
+    """[A], log-probabilities that ratios are taken to: the sampler's own, or those of
+    the policy before the phase."""
+    weights: torch.Tensor | None = None
+    """[A], importance weights between sampler and policy, None for 1."""
     values: torch.Tensor | None = None
     """[A], by the critic before the phase."""
     reference: torch.Tensor | None = None
@@ -204,16 +208,14 @@ def _terms(
     """Return the loss of each token, [a], and count what metrics need."""
     device, at = tokens.device, tokens.cpu()
     logprobs = scored.logprobs
-    old = lesson.experience.logprobs[at].to(device)
+    old = lesson.old[at].to(device)
     advantages = lesson.estimate.advantages[at].to(device)
     clip = {"low": objective.clip_low, "high": objective.clip_high}
     terms = losses.clipped_surrogate(
         logprobs, old, advantages, **clip, dual=objective.clip_dual
     )
-    if objective.importance_cap is not None:
-        terms = terms * losses.importance_weights(
-            logprobs.detach(), old, high=objective.importance_cap
-        )
+    if lesson.weights is not None:
+        terms = terms * lesson.weights[at].to(device)
     if objective.entropy:
         terms = terms - objective.entropy * scored.entropies
     if lesson.reference is not None:
@@ -223,7 +225,7 @@ def _terms(
         terms = terms + objective.kl * divergence
         step.kl_reference += divergence.sum().item()
     with torch.no_grad():
-        difference = logprobs - old
+        difference = logprobs - lesson.experience.logprobs[at].to(device)
         clipped = losses.clipped(logprobs, old, advantages, **clip)
         step.entropy += scored.entropies.sum().item()
         step.approx_kl += (difference.exp() - 1 - difference).sum().item()
