@@ -6,10 +6,9 @@ calls take numbers and tensors.
 
 import asyncio
 import dataclasses
-import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from ragen_bench.episode import play
 from ragen_bench.records import Episode, EpisodeKey
 from ragen_bench.registry import make
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo import filters, losses, metrics, update
+from ragen_bench.starpo import filters, losses, metrics, settings, update
 from ragen_bench.starpo.algorithm import Algorithm, Discounts
 from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.echo_trap import Alarm, EchoTrap
@@ -73,12 +72,15 @@ class Training:
         self.watch = EchoTrap()
         self.instances = Instances(cells, config.seed)
         self.rollouts = Rollouts(
-            policy.engine, config.agent, agent_args(config), env_args(config)
+            policy.engine,
+            config.agent,
+            settings.agent_args(config),
+            settings.env_args(config),
         )
         self.longest = config.max_tokens * max(
             self.rollouts.env(cell).limits.max_turns for cell in cells
         )
-        self.keep = filter_of(config)
+        self.keep = settings.filter_of(config)
         self.optimizer = torch.optim.AdamW(
             [parameter for _, parameter in policy.trained()],
             lr=config.lr,
@@ -141,7 +143,7 @@ class Training:
         """Learn from what was kept; return the steps and what values explain."""
         config, policy = self.config, self.policy
         lesson, explained = self._lesson(Experience.of(trajectories))
-        objective = objective_of(config, self.longest, share)
+        objective = settings.objective_of(config, self.longest, share)
         policy.network.train()
         steps = []
         order = Stream(config.seed, "order", self.iteration)
@@ -235,16 +237,16 @@ class Training:
 
     async def _play_dev(self) -> list[Episode]:
         config = self.config
-        settings = {**env_args(config), "split": "dev"}
+        dev = {**settings.env_args(config), "split": "dev"}
         greedy = Rollouts(
             self.policy.engine,
             config.agent,
-            {**agent_args(config), "temperature": 0.0},
-            {**env_args(config)},
+            {**settings.agent_args(config), "temperature": 0.0},
+            {**settings.env_args(config)},
         )
 
         async def one(cell: Cell, seed: int) -> Episode:
-            env = make(cell.env_id, level=cell.level, **settings)
+            env = make(cell.env_id, level=cell.level, **dev)
             key = EpisodeKey(cell.env_id, cell.level, "dev", seed, 0)
             episode, _ = await play(env, greedy.agent(self.policy.engine), key)
             return episode
@@ -258,70 +260,6 @@ class Training:
                 )
             )
         )
-
-
-def agent_args(config: TrainConfig) -> dict[str, Any]:
-    """Return the arguments of the training's agent."""
-    return {
-        "context": config.context,
-        "temperature": config.temperature,
-        "max_tokens": config.max_tokens,
-    }
-
-
-def env_args(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings of the training's environments, split left out."""
-    found = {
-        "prompt": config.prompt,
-        "format_penalty": config.format_penalty,
-        **config.env_args,
-    }
-    if config.max_actions_per_turn is not None:
-        found["max_actions_per_turn"] = config.max_actions_per_turn
-    return found
-
-
-def filter_of(config: TrainConfig) -> Callable[[Mapping[Any, float]], Sequence[Any]]:
-    """Return the rule that chooses groups by their spread."""
-    value = config.filter_value
-    rules: Mapping[str, Callable[[Mapping[Any, float]], Sequence[Any]]] = {
-        "all": filters.keep_all,
-        "nonzero": filters.keep_nonzero,
-        "top_k": functools.partial(filters.keep_top_k, share=value),
-        "top_p_linear": functools.partial(filters.keep_top_p_linear, p=value),
-        "top_p_softmax": functools.partial(filters.keep_top_p_softmax, p=value),
-        "min_p": functools.partial(filters.keep_min_p, share=value),
-    }
-    rule = rules.get(config.filter) or filters.PRESETS[config.filter]
-    if not config.filter_scale_free:
-        return rule
-    return lambda scores: rule(filters.scale_free(scores))
-
-
-def objective_of(
-    config: TrainConfig, longest: int, kept_share: float
-) -> update.Objective:
-    """Return the numbers of the loss.
-
-    Args:
-        config: The settings.
-        longest: Tokens that a trajectory may sample at most.
-        kept_share: Of the groups.
-    """
-    constant = float(longest) if config.aggregation == "constant" else None
-    return update.Objective(
-        aggregation=config.aggregation,
-        constant=constant,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        clip_dual=config.clip_dual,
-        kl=config.kl,
-        kl_kind=config.kl_kind,
-        entropy=config.entropy,
-        value_clip=config.value_clip,
-        temperature=config.temperature,
-        scale=filters.loss_scale(kept_share, config.filter_scaling),
-    )
 
 
 def explained_variance(values: torch.Tensor, estimate: Estimate) -> float | None:

@@ -28,8 +28,9 @@ from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import policy as policies
 from ragen_bench.starpo.algorithm import ALGORITHMS, Algorithm
 from ragen_bench.starpo.config import TrainConfig
-from ragen_bench.starpo.loop import Report, Row, Training, agent_args, env_args
+from ragen_bench.starpo.loop import Report, Row, Training
 from ragen_bench.starpo.rollout import Cell
+from ragen_bench.starpo.settings import agent_args, env_args
 
 log = logging.getLogger(__name__)
 
