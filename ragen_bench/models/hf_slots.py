@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers.integrations import sdpa_attention
 
-from ragen_bench.errors import InvalidSpec
 from ragen_bench.models.batching import Request, as_failure
 from ragen_bench.models.chat_template import Chat
 from ragen_bench.models.hf_cache import Layout, common_prefix
@@ -120,7 +119,8 @@ class SlotPass:
         first, last = min(rows), max(rows) + 1
         # Rows that lie close together are attended to where they are: the slots
         # between them cost less than a copy of the others.
-        self.span = slice(first, last) if last - first <= 2 * len(rows) else None
+        close = 2 * (last - first) <= 3 * len(rows)
+        self.span = slice(first, last) if close else None
         self.places = self.rows - first
         seen = torch.arange(self.length, device=device) <= positions[:, :, None]
         groups = slots.layout.groups
@@ -151,7 +151,7 @@ class SlotPass:
         count, heads, new, width = both.shape[1:]
         query = query.reshape(count, heads, -1, width)
         if self.span is None:
-            held = block[:, :, :, : self.length].index_select(1, self.rows)
+            held = block[:, self.rows, :, : self.length]
         else:
             held = block[:, self.span, :, : self.length]
         spread = held.shape[1] > count
@@ -226,6 +226,7 @@ class SlotDecoder:
         self._slots = Slots(layout, batch_size)
         self._rows: list[Row] = []
         self._heads: dict[tuple[int, ...], int] = {}
+        self._free = set(range(batch_size))
         self._delayed = 0
 
     @property
@@ -263,7 +264,10 @@ class SlotDecoder:
 
     def step(self) -> None:
         """Feed one pass, or two, and resolve the requests that they finish."""
-        self._rows = [row for row in self._rows if not row.request.future.cancelled()]
+        left = [row for row in self._rows if row.request.future.cancelled()]
+        if left:
+            self._free.update(row.slot for row in left)
+            self._rows = [row for row in self._rows if row not in left]
         reading = [row for row in self._rows if len(row.pending) > 1]
         writing = [row for row in self._rows if len(row.pending) == 1]
         if reading:
@@ -279,6 +283,7 @@ class SlotDecoder:
         """Fail every request that is being decoded."""
         rows, self._rows = self._rows, []
         for row in rows:
+            self._free.add(row.slot)
             row.request.fail(error)
 
     def _within_budget(self, rows: list[Row]) -> list[Row]:
@@ -346,6 +351,7 @@ class SlotDecoder:
         if finished:
             self._rows = [row for row in self._rows if row not in finished]
         for row in finished:
+            self._free.add(row.slot)
             row.request.cache = Place(row.slot, self._slots.taken[row.slot])
             row.request.resolve(row.reply.draft(row.cached_tokens))
 
@@ -366,6 +372,7 @@ class SlotDecoder:
                 known = 0
         slots.tokens[slot] = slots.tokens[slot][:known]
         slots.touch(slot)
+        self._free.discard(slot)
         return Row(
             request=request,
             reply=ReplyInProgress(
@@ -384,12 +391,8 @@ class SlotDecoder:
         return place if self._slots.taken[place.slot] == place.taken else None
 
     def _free_slot(self) -> int:
-        busy = {row.slot for row in self._rows}
         slots = self._slots
-        free = [slot for slot in range(slots.count) if slot not in busy]
-        if not free:
-            raise InvalidSpec("no slot is free")
-        slot = min(free, key=lambda slot: (slots.used_at[slot], slot))
+        slot = min(self._free, key=lambda slot: (slots.used_at[slot], slot))
         slots.taken[slot] += 1
         gone = [head for head, owner in self._heads.items() if owner == slot]
         for head in gone:
