@@ -22,6 +22,8 @@ from ragen_bench.intervals import (
     rounded,
     unknown,
 )
+from ragen_bench.passes import Passes, Tries, passes
+from ragen_bench.prices import Tokens, cost, tokens_of_turns
 from ragen_bench.records import (
     OUTCOMES,
     CellPlan,
@@ -29,6 +31,7 @@ from ragen_bench.records import (
     Episode,
     Interval,
     Outcome,
+    Price,
     RunConfig,
 )
 from ragen_bench.registry import core_class
@@ -65,6 +68,7 @@ class Scored:
     rows: Sequence[Row]
     returned: Estimate
     normalized: Estimate
+    passes: Passes
 
 
 class Cell:
@@ -75,13 +79,13 @@ class Cell:
         self.env_id = plan.env_id
         self.outcomes: Counter[str] = Counter()
         self.parses: Counter[str] = Counter()
-        self.input_tokens: int | None = 0
-        self.output_tokens: int | None = 0
+        self.tokens = Tokens()
         self._split = config.split
         self._owed = {
             (seed, rep) for seed in plan.seeds for rep in range(config.repeats)
         }
         self.planned = len(self._owed)
+        self._repeats = config.repeats
         self._by_seed = _has_few_instances(plan, config)
         self._rows: list[Row] = []
 
@@ -92,21 +96,20 @@ class Cell:
             return False
         self._owed.remove(which)
         self.outcomes[episode.outcome] += 1
-        usages = [turn.usage for turn in episode.turns]
-        written = known_sum(usage.output_tokens for usage in usages)
-        read = known_sum(usage.input_tokens for usage in usages)
-        self.input_tokens = known_sum((self.input_tokens, read))
-        self.output_tokens = known_sum((self.output_tokens, written))
+        tokens = tokens_of_turns(episode.turns)
+        self.tokens += tokens
         if episode.scored:
             self.parses.update(turn.parse for turn in episode.turns)
             cluster = str(episode.seed) if self._by_seed else episode.instance
-            self._rows.append(_row(episode, cluster, written))
+            self._rows.append(_row(episode, cluster, tokens.output))
         return True
 
-    def score(self) -> Scored:
-        """Return the cell's score."""
+    def score(self, price: Price | None = None) -> Scored:
+        """Return the cell's score, and what it cost at a price."""
         rows = sorted(self._rows, key=lambda row: (row.seed, row.rep))
         success, returned, normalized = _estimates(rows, self.name)
+        tries = _tries(rows) if self._repeats > 1 else []
+        chances = passes(tries, self.name)
         record = CellScore(
             episodes=self.outcomes.total(),
             success=success,
@@ -114,10 +117,17 @@ class Cell:
             normalized=normalized.interval,
             parses=dict(sorted(self.parses.items())),
             outcomes={name: self.outcomes[name] for name in OUTCOMES},
+            cost=cost(self.tokens, price),
+            pass_at_k={k: chance.interval for k, chance in chances.at.items()},
+            pass_hat_k={k: chance.interval for k, chance in chances.hat.items()},
             **means_of(rows),
         )
         return Scored(
-            record=record, rows=rows, returned=returned, normalized=normalized
+            record=record,
+            rows=rows,
+            returned=returned,
+            normalized=normalized,
+            passes=chances,
         )
 
 
@@ -155,6 +165,22 @@ def _row(episode: Episode, cluster: str, tokens: int | None) -> Row:
         actions=actions,
         tokens=tokens,
     )
+
+
+def _tries(rows: Sequence[Row]) -> list[Tries]:
+    """Return how the repeats of each seed ended, where the task has success."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.success is not None:
+            found.setdefault(row.seed, []).append(row)
+    return [
+        Tries(
+            cluster=tried[0].cluster,
+            n=len(tried),
+            c=sum(row.success is True for row in tried),
+        )
+        for tried in found.values()
+    ]
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from ragen_bench import __version__
+from ragen_bench.cli_models import doctor, plan
 from ragen_bench.cli_options import as_json, echo_json, examples, imports, pairs_option
 from ragen_bench.cli_run import INCOMPLETE, play, report, run
 from ragen_bench.cli_train import diagnose, train
@@ -77,6 +78,8 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(play)
+cli.add_command(doctor)
+cli.add_command(plan)
 cli.add_command(train)
 cli.add_command(diagnose)
 
@@ -85,10 +88,18 @@ cli.add_command(diagnose)
     epilog=examples(
         "ragen-bench score runs/smoke-random",
         "ragen-bench score runs/* --markdown",
+        "ragen-bench score runs/repeated --pass-at 1 --pass-at 4",
     ),
 )
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True)
 @click.option("--markdown", is_flag=True, help="Write the table as Markdown.")
+@click.option(
+    "--pass-at",
+    type=click.IntRange(1),
+    metavar="K",
+    multiple=True,
+    help="Show pass@K and pass^K of runs with repeats.  Repeatable.",
+)
 @as_json("Write JSON: the summary, or a list of them for several folders.")
 @click.pass_context
 def score(
@@ -97,6 +108,7 @@ def score(
     *,
     folders: tuple[str, ...],
     markdown: bool,
+    pass_at: tuple[int, ...],
     as_json: bool,
 ) -> NoReturn:
     """Compute scores from the episodes of run folders, as one table.
@@ -109,7 +121,8 @@ def score(
     if markdown and as_json:
         raise InvalidSpec("--markdown and --json exclude each other; leave one out")
     summaries = {folder: score_folder(folder) for folder in dict.fromkeys(folders)}
-    report(context, summaries, as_json=as_json, markdown=markdown)
+    ks = tuple(dict.fromkeys(pass_at))
+    report(context, summaries, as_json=as_json, markdown=markdown, pass_at=ks)
 
 
 @cli.command(
@@ -220,6 +233,20 @@ def new(*, kind: Any, name: str, out: Path | None) -> None:
     click.echo(written.path)
     for command in written.commands:
         click.echo(f"try: {command}", err=True)
+
+
+@cli.command(
+    "lm-eval-path",
+    epilog=examples(
+        'lm_eval --include_path "$(ragen-bench lm-eval-path)" --tasks ragen_smoke '
+        "--apply_chat_template --model hf --model_args pretrained=FOLDER",
+    ),
+)
+def lm_eval_path() -> None:
+    """Write the folder of our tasks for lm-eval's own command."""
+    from ragen_bench.lm_eval_tasks import FOLDER
+
+    click.echo(FOLDER)
 
 
 def main() -> None:

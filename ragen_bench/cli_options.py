@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -127,6 +128,16 @@ def with_base_url(model_args: dict[str, Any], base_url: str | None) -> dict[str,
             f"{model_args['base_url']!r}; leave one out"
         )
     return model_args
+
+
+def prices_option(verb: F) -> F:
+    """Add ``--prices``."""
+    return click.option(
+        "--prices",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A dated price table (TOML), for costs.",
+    )(verb)
 
 
 def examples(*commands: str) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +19,7 @@ from ragen_bench.cli_options import (
     examples,
     imports,
     pairs_option,
+    prices_option,
     with_base_url,
 )
 from ragen_bench.errors import InvalidSpec
@@ -26,7 +27,7 @@ from ragen_bench.errors import InvalidSpec
 if TYPE_CHECKING:
     from ragen_bench.plan import Plan
     from ragen_bench.progress import Watch
-    from ragen_bench.records import Summary
+    from ragen_bench.records import Price, Summary
 
 INCOMPLETE = 3
 UNRANKABLE = 4
@@ -88,6 +89,19 @@ _JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
 @click.option(
     "--retry-errors", is_flag=True, help="Play episodes again that nobody played."
 )
+@prices_option
+@click.option(
+    "--budget",
+    type=float,
+    metavar="X",
+    help="Stop when the folder's replies have cost this much; needs --prices.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep replies here, and ask for none that is kept.",
+)
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be played; write nothing."
 )
@@ -109,6 +123,9 @@ def run(
     concurrency: int,
     episode_timeout: float | None,
     retry_errors: bool,
+    prices: Path | None,
+    budget: float | None,
+    cache: Path | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -122,12 +139,14 @@ def run(
     """
     from ragen_bench import progress
     from ragen_bench.plan import Settings, default_folder, resolve
+    from ragen_bench.prices import price_for
 
     settings["model_args"] = with_base_url(settings["model_args"], base_url)
     plan = resolve(Settings(**settings))
+    price = price_for(prices, budget, plan.config.model)
     out = out or default_folder(plan.config)
     if dry_run:
-        _show_forecast(plan, out, as_json)
+        _show_forecast(plan, out, price, as_json)
         return
     human = plan.config.agent_class == "human"
     watch = _commentary() if human else progress.choose(quiet=quiet)
@@ -139,6 +158,9 @@ def run(
         concurrency=concurrency,
         retry_errors=retry_errors,
         episode_timeout=episode_timeout,
+        price=price,
+        budget=budget,
+        cache=cache,
     )
     report(context, {player(plan): summary}, as_json=as_json)
 
@@ -215,6 +237,7 @@ def report(
     *,
     as_json: bool,
     markdown: bool = False,
+    pass_at: Sequence[int] = (),
 ) -> NoReturn:
     """Show the scores of runs, and leave with the exit code that they call for.
 
@@ -223,16 +246,18 @@ def report(
         summaries: Label to summary.
         as_json: JSON alone: an object for one run, a list for several.
         markdown: A Markdown table in place of a plain one.
+        pass_at: Numbers of tries for columns of pass@k and pass^k.
     """
     from ragen_bench import tables
 
+    table = tables.table(summaries, pass_at=pass_at)
     if as_json:
         records = [summary.model_dump(mode="json") for summary in summaries.values()]
         echo_json(records[0] if len(records) == 1 else records)
     elif markdown:
-        click.echo(tables.to_markdown(tables.rows(summaries)), nl=False)
+        click.echo(tables.to_markdown(table.rows, table.columns), nl=False)
     else:
-        click.echo(tables.to_text(tables.rows(summaries)))
+        click.echo(tables.to_text(table.rows, table.columns))
         for label, summary in summaries.items():
             click.echo(f"{label}: {_standing(summary)}")
     context.exit(exit_code(summaries.values()))
@@ -271,9 +296,9 @@ def _execute(
         summary = execute(plan, out, observer=watch, command=command, **how)
     if summary.owed:
         finished = summary.planned - summary.owed
+        what_now = watch.why or "the same command goes on"
         click.echo(
-            f"stopped: {finished} of {summary.planned} episodes finished; the same "
-            "command goes on",
+            f"stopped: {finished} of {summary.planned} episodes finished; {what_now}",
             err=True,
         )
     return summary
@@ -285,11 +310,14 @@ def _commentary() -> "Watch":
     return Commentary(lambda text: click.echo(text, nl=False, err=True))
 
 
-def _show_forecast(plan: "Plan", out: Path, as_json: bool) -> None:
+def _show_forecast(
+    plan: "Plan", out: Path, price: "Price | None", as_json: bool
+) -> None:
     from ragen_bench import forecast
 
     found = forecast.forecast(plan)
     if as_json:
-        echo_json(forecast.to_json(found))
+        echo_json(forecast.to_json(found, price))
         return
-    click.echo(f"{player(plan)} would play into {out}\n{forecast.to_text(found)}")
+    text = forecast.to_text(found, price)
+    click.echo(f"{player(plan)} would play into {out}\n{text}")

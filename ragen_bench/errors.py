@@ -10,6 +10,7 @@ RagenError
   RunMismatch      (ValueError)     a run folder holds another configuration
   RunIncomplete    (RuntimeError)   a run had to stop; what was played is safe
     ProviderRefusal                 a provider will answer no request of the run
+    OverBudget                      the money for the run is spent
   ContextOverflow  (RuntimeError)   a prompt does not fit the model's context
   ProviderError    (RuntimeError)   a model could not be asked, nobody's fault
   CheckFailed      (AssertionError) an environment or agent breaks its interface
@@ -91,6 +92,10 @@ class ProviderRefusal(RunIncomplete):
 
     It ends the run; the episodes in flight stay owed.
     """
+
+
+class OverBudget(RunIncomplete):
+    """The money that a run may spend is spent; episodes in flight stay owed."""
 
 
 class ContextOverflow(RagenError, RuntimeError):

@@ -8,7 +8,8 @@ from ragen_bench.cell_scores import known_sum
 from ragen_bench.chat import ChatAgent
 from ragen_bench.model import Message
 from ragen_bench.plan import Plan
-from ragen_bench.records import CellPlan
+from ragen_bench.prices import Tokens, cost, money
+from ragen_bench.records import CellPlan, Price
 from ragen_bench.seeding import Stream
 from ragen_bench.text_env import TextEnv
 
@@ -38,6 +39,8 @@ class CellForecast:
     """
     output_tokens: int | None
     """Upper bound over all episodes, or 0 or None likewise."""
+    replies: int = 0
+    """Upper bound over all episodes; 0 for an agent that is no `ChatAgent`."""
 
 
 def forecast(plan: Plan) -> list[CellForecast]:
@@ -50,13 +53,15 @@ def _cell(plan: Plan, cell: CellPlan) -> CellForecast:
     opening = plan.opening(cell)
     agent = plan.agent()
     read = written = None if plan.model else 0
+    replies = 0
     if isinstance(agent, ChatAgent):
         env = plan.env(cell.env_id, cell.level)
         turns = env.limits.max_turns + env.invalid.retries
         observation = _longest_observation(env, cell, agent)
         first = agent.model.count_tokens(opening)
         read = episodes * bound_input(agent, first, observation, turns)
-        written = episodes * turns * agent.sampling.max_tokens
+        replies = episodes * turns
+        written = replies * agent.sampling.max_tokens
     return CellForecast(
         cell=cell.cell,
         env_id=cell.env_id,
@@ -64,16 +69,34 @@ def _cell(plan: Plan, cell: CellPlan) -> CellForecast:
         opening=tuple(opening),
         input_tokens=read,
         output_tokens=written,
+        replies=replies,
     )
 
 
-def to_text(cells: Sequence[CellForecast]) -> str:
+def cost_of(cells: Sequence[CellForecast], price: Price | None) -> float | None:
+    """Return what a run would cost at most, None if a count or the price is unknown.
+
+    It is unknown, too, where reasoning is billed on top: nothing bounds that.
+    """
+    tokens = Tokens(
+        requests=sum(cell.replies or 0 for cell in cells),
+        input=known_sum(cell.input_tokens for cell in cells),
+        output=known_sum(cell.output_tokens for cell in cells),
+        reasoning=None,
+    )
+    return cost(tokens, price)
+
+
+def to_text(cells: Sequence[CellForecast], price: Price | None = None) -> str:
     """Return a forecast for people, with one prompt of each environment."""
     lines = [
         f"{cell.cell}: episodes {cell.episodes}; {_tokens(cell)}" for cell in cells
     ]
     planned = sum(cell.episodes for cell in cells)
     lines.append(f"all: episodes {planned}; {_tokens(*cells)}")
+    if price is not None:
+        most = money(cost_of(cells, price), price.currency)
+        lines.append(f"cost at most {most}, by prices of {price.date}")
     if any(cell.input_tokens for cell in cells):
         lines.append(f"({ASSUMPTION})")
     for env_id, prompt in _prompts(cells).items():
@@ -83,12 +106,16 @@ def to_text(cells: Sequence[CellForecast]) -> str:
     return "\n".join(lines)
 
 
-def to_json(cells: Sequence[CellForecast]) -> dict[str, Any]:
+def to_json(
+    cells: Sequence[CellForecast], price: Price | None = None
+) -> dict[str, Any]:
     """Return a forecast as JSON-able values."""
     return {
         "planned": sum(cell.episodes for cell in cells),
         "input_tokens": known_sum(cell.input_tokens for cell in cells),
         "output_tokens": known_sum(cell.output_tokens for cell in cells),
+        "cost": cost_of(cells, price),
+        "currency": price.currency if price else None,
         "assumption": ASSUMPTION,
         "cells": {
             cell.cell: {

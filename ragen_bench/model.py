@@ -92,6 +92,19 @@ class Completion:
     """Provider's own facts: response id, fingerprint, notes."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What an examination of a model found out."""
+
+    level: Literal["ok", "note", "fix"]
+    """All is well; worth knowing; something must be set."""
+    topic: str
+    """Such as ``"stop"``."""
+    text: str
+    flags: tuple[str, ...] = ()
+    """The words to add to ``ragen-bench run``, each flag with its value."""
+
+
 class Model(abc.ABC):
     """A language model.  One object serves all episodes of a run at once."""
 
@@ -127,5 +140,64 @@ class Model(abc.ABC):
         """Return JSON-able facts that a result depends on, such as hashes."""
         return {}
 
+    async def examine(
+        self, conversation: Conversation, sampling: Sampling
+    ) -> "Examination":
+        """Return what only this kind of model can tell of its own set-up.
+
+        It may ask the model a handful of times.  `ragen_bench.doctor` adds what two
+        ordinary replies show of any model.
+
+        Args:
+            conversation: The first question of an ordinary episode.
+            sampling: How its reply would be drawn.
+
+        Raises:
+            ProviderError: The model could not be asked.
+            ProviderRefusal: It will not answer this user.
+        """
+        return Examination()
+
     async def aclose(self) -> None:  # noqa: B027 - most models hold nothing
         """Free what the model holds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What `Model.examine` found."""
+
+    findings: tuple[Finding, ...] = ()
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Model arguments with which the model works."""
+    requests: int = 0
+    """How often the model was asked."""
+
+
+class ModelWrapper(Model):
+    """Another model with something around its replies; all else is that model's."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.name = model.name
+        self.max_context = model.max_context
+        self.defaults = model.defaults
+        # A class says it of all its objects; this one says what the inner one does.
+        self.deterministic = model.deterministic  # type: ignore[misc]
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a prompt of these messages has."""
+        return self.model.count_tokens(messages)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the inner model's facts."""
+        return self.model.describe()
+
+    async def examine(
+        self, conversation: Conversation, sampling: Sampling
+    ) -> Examination:
+        """Return what the inner model tells of itself."""
+        return await self.model.examine(conversation, sampling)
+
+    async def aclose(self) -> None:
+        """Free what the inner model holds."""
+        await self.model.aclose()

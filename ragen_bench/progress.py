@@ -16,6 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ragen_bench.ledger import Ledger
 from ragen_bench.plan import Plan
 from ragen_bench.records import OUTCOMES, UNSCORED, Episode, Summary
 from ragen_bench.run_folder import RunFolder
@@ -30,6 +31,19 @@ class Watch(Observer):
 
     Used by itself it says nothing.
     """
+
+    ledger: Ledger | None = None
+    """What the replies cost, if they have a price."""
+    why: str = ""
+    """Why the run stops for want of money, if it does."""
+
+    def spending(self, ledger: Ledger) -> None:
+        """Keep the ledger, to show what is spent."""
+        self.ledger = ledger
+
+    def over_budget(self, why: str) -> None:
+        """Keep the reason, to be shown when the run is over."""
+        self.why = why
 
     def __enter__(self) -> "Watch":
         return self
@@ -161,7 +175,8 @@ class PlainProgress(Watch):
     def _report(self, tally: Tally) -> None:
         left = tally.seconds_left()
         soon = f"about {_duration(left)} left" if left else ""
-        parts = _some([tally.buckets(), tally.tokens(), soon])
+        spent = str(self.ledger or "")
+        parts = _some([tally.buckets(), tally.tokens(), spent, soon])
         self._say(f"{tally.finished}/{tally.planned} episodes: {'; '.join(parts)}")
         if tally.error != self._error:
             self._error = tally.error
@@ -191,7 +206,7 @@ class LiveProgress(Watch):
         """Move the bar."""
         assert self._tally is not None
         self._tally.add(episode)
-        self._bar.move(self._tally)
+        self._bar.move(self._tally, str(self.ledger or ""))
 
     def stopping(self) -> None:
         """Say that the run was asked to stop."""
@@ -226,8 +241,8 @@ class _Bar(Progress):
         )
         self.start()
 
-    def move(self, tally: Tally) -> None:
-        text = "; ".join(_some([tally.buckets(), tally.tokens()]))
+    def move(self, tally: Tally, spent: str) -> None:
+        text = "; ".join(_some([tally.buckets(), tally.tokens(), spent]))
         self._error = tally.error
         self.update(self._task, completed=tally.finished, description=text)
 

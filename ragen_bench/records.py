@@ -260,6 +260,26 @@ class RunConfig(Record):
         )
 
 
+class Price(Record):
+    """What one model costs, in a currency, by a table of some day."""
+
+    model: str
+    """The table's name for it."""
+    date: str
+    """Of the table, ISO 8601."""
+    currency: str
+    input: float = Field(ge=0)
+    """A million tokens that are read."""
+    cached_input: float | None = Field(default=None, ge=0)
+    """A million of them that the provider had cached; None: as any other."""
+    output: float = Field(ge=0)
+    """A million tokens that are written."""
+    reasoning: float | None = Field(default=None, ge=0)
+    """A million reasoning tokens where they come on top of the output; None: they
+    are within it."""
+    per_request: float = Field(default=0.0, ge=0)
+
+
 class RunRecord(Record):
     """``run.json``: the configuration and what it was played with."""
 
@@ -281,6 +301,8 @@ class RunRecord(Record):
     """The command line that began the run."""
     started: str
     """UTC, ISO 8601."""
+    price: Price | None = None
+    """What the model cost when it was last asked, None if nobody said."""
 
 
 class Interval(Record):
@@ -315,6 +337,12 @@ class CellScore(Record):
     tokens: float | None
     """Mean tokens that the agent wrote in an episode, None if unknown."""
     outcomes: Mapping[str, int]
+    cost: float | None = None
+    """What its replies cost at the run's price, None if unknown."""
+    pass_at_k: Mapping[int, Interval] = Field(default_factory=dict)
+    """With repeats, for each k: the chance that one of k tries or more succeeds."""
+    pass_hat_k: Mapping[int, Interval] = Field(default_factory=dict)
+    """With repeats, for each k: the chance that all of k tries succeed."""
 
 
 class Summary(Record):
@@ -343,6 +371,11 @@ class Summary(Record):
     """Normalized score: the mean over environments of the mean over cells."""
     input_tokens: int | None
     output_tokens: int | None
+    cost: float | None = None
+    """What all replies cost, None if unknown; see `ragen_bench.prices`."""
+    currency: str | None = None
+    price_date: str | None = None
+    """The day of the table that the cost was computed with."""
     envs: Mapping[str, CellScore]
     cells: Mapping[str, CellScore]
 

@@ -168,8 +168,9 @@ def make_model(spec: str, /, **arguments: Any) -> Model:
     load = MODELS.get(prefix)
     parameters = parameters_of(load)
     known = {key for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in arguments:
-        if key not in known:
+        if key not in known and (key in parameters or not open_ended):
             raise UnknownName.of(f"argument of model {prefix!r}", key, known)
     return load(rest, **arguments)
 

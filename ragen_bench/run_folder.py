@@ -219,6 +219,9 @@ class RunFolder:
             return record
         held = read_run(self.path)
         _refuse_difference(self.path, held, record)
+        if record.price not in (None, held.price):
+            held = held.model_copy(update={"price": record.price})
+            write_json(self.path / RUN, held)
         return held
 
     def _load(self, retry_errors: bool) -> bytes:

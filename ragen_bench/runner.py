@@ -6,6 +6,7 @@ lockstep turns.  Models batch whatever is waiting.
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import logging
 import signal
@@ -16,15 +17,18 @@ from typing import Any
 
 from ragen_bench.agent import Shot
 from ragen_bench.episode import Reference, play
-from ragen_bench.errors import InvalidSpec, ProviderRefusal
+from ragen_bench.errors import InvalidSpec, OverBudget, ProviderRefusal
+from ragen_bench.ledger import Ledger, MeteredModel
 from ragen_bench.plan import (
     Plan,
     Settings,
     default_folder,
     resolve,
 )
+from ragen_bench.prices import price_for
 from ragen_bench.provenance import commit, versions
-from ragen_bench.records import Episode, EpisodeKey, RunRecord, Summary
+from ragen_bench.records import Episode, EpisodeKey, Price, RunRecord, Summary
+from ragen_bench.replay_cache import CachedModel, ReplayCache
 from ragen_bench.run_folder import RunFolder
 from ragen_bench.scoring import summarise
 from ragen_bench.text_env import TextEnv
@@ -46,6 +50,12 @@ class Observer:
     def stopping(self) -> None:
         """Hear that the run was asked to stop."""
 
+    def spending(self, ledger: Ledger) -> None:
+        """Hear, before the beginning, where it stands what the replies cost."""
+
+    def over_budget(self, why: str) -> None:
+        """Hear that no further reply is asked for, as the money is spent."""
+
     def end(self, summary: Summary) -> None:
         """Hear that the run is over, complete or not."""
 
@@ -59,6 +69,9 @@ def run(
     episode_timeout: float | None = None,
     observer: Observer | None = None,
     command: str | None = None,
+    prices: str | Path | None = None,
+    budget: float | None = None,
+    cache: str | Path | None = None,
     **settings: Any,
 ) -> Summary:
     """Play a board, or any cells, and return the summary.
@@ -74,6 +87,10 @@ def run(
         episode_timeout: Wall-clock seconds that an episode may take.
         observer: Hears of progress.
         command: Kept in ``run.json``.
+        prices: A price table, as `ragen_bench.prices` says; costs are then known.
+        budget: What all replies of the folder may cost, in the table's currency;
+            then no further reply is asked for, and what is in flight stays owed.
+        cache: The folder of a replay cache, see `ragen_bench.replay_cache`.
         **settings: The fields of `Settings`, such as ``agent``, ``model``, ``envs``.
 
     Raises:
@@ -94,6 +111,9 @@ def run(
         episode_timeout=episode_timeout,
         observer=observer,
         command=command,
+        price=price_for(prices, budget, plan.config.model),
+        budget=budget,
+        cache=cache,
     )
 
 
@@ -106,6 +126,9 @@ def execute(
     episode_timeout: float | None = None,
     observer: Observer | None = None,
     command: str | None = None,
+    price: Price | None = None,
+    budget: float | None = None,
+    cache: str | Path | None = None,
 ) -> Summary:
     """Play a plan into a folder and return the summary; see `run`."""
     if type(concurrency) is not int or concurrency < 1:
@@ -123,8 +146,16 @@ def execute(
         prompt_sha256=plan.prompt_hashes(),
         command=command,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        price=price,
     )
-    with RunFolder(out, record, retry_errors=retry_errors) as folder:
+    with contextlib.ExitStack() as held:
+        if cache is not None:
+            plan = held.enter_context(_replaying(plan, cache))
+        folder = held.enter_context(RunFolder(out, record, retry_errors=retry_errors))
+        if folder.record.price is not None:
+            ledger = Ledger(folder, folder.record.price, budget)
+            plan = held.enter_context(_metered(plan, ledger))
+            observer.spending(ledger)
         observer.begin(plan, folder)
         playing = _Run(plan, folder, observer, concurrency, episode_timeout)
         try:
@@ -142,9 +173,30 @@ def execute(
     return summary
 
 
+@contextlib.contextmanager
+def _replaying(plan: Plan, cache: str | Path) -> Iterator[Plan]:
+    """Put a replay cache before a plan's model."""
+    if plan.model is None:
+        raise InvalidSpec("the agent uses no model; leave --cache out")
+    config = plan.config
+    with ReplayCache(cache) as replies:
+        model = CachedModel(plan.model, replies, config.model or "", config.model_args)
+        yield dataclasses.replace(plan, model=model)
+
+
+@contextlib.contextmanager
+def _metered(plan: Plan, ledger: Ledger) -> Iterator[Plan]:
+    """Enter what a plan's model says in a ledger."""
+    with contextlib.closing(ledger):
+        if plan.model is None:  # the price is that of an older run's model
+            yield plan
+        else:
+            yield dataclasses.replace(plan, model=MeteredModel(plan.model, ledger))
+
+
 def _summary_of(plan: Plan, folder: RunFolder) -> Summary:
     """Summarise what was played so far, into the folder too."""
-    summary = summarise(plan.config, folder.episodes())
+    summary = summarise(plan.config, folder.episodes(), folder.record.price)
     folder.write_summary(summary)
     return summary
 
@@ -206,6 +258,7 @@ class _Run:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._everybody: asyncio.Future[Any] | None = None
         self._asked_to_stop = False
+        self._over_budget = False
 
     async def main(self) -> None:
         """Play until nothing is owed or somebody says stop."""
@@ -243,25 +296,39 @@ class _Run:
         envs: dict[str, TextEnv] = {}
         config = self.plan.config
         for key in self.owed:
+            if self._over_budget:
+                return
             if key.cell not in envs:
                 envs[key.cell] = self.plan.env(key.env_id, key.level)
             if key.cell not in self.shots:
                 self.shots[key.cell] = self.plan.shots(key.env_id, key.level)
-            episode, reference = await play(
-                envs[key.cell],
-                self.plan.agent(),
-                key,
-                known=self.known.get((key.cell, key.seed)),
-                shots=self.shots[key.cell],
-                salt=config.salt,
-                timeout=self.timeout,
-            )
+            try:
+                episode, reference = await play(
+                    envs[key.cell],
+                    self.plan.agent(),
+                    key,
+                    known=self.known.get((key.cell, key.seed)),
+                    shots=self.shots[key.cell],
+                    salt=config.salt,
+                    timeout=self.timeout,
+                )
+            except OverBudget as error:
+                # Requests under way are still answered: they are paid for anyhow,
+                # and some of them end their episodes.
+                self._spent(str(error))
+                return
             if config.repeats > 1:
                 self.known[key.cell, key.seed] = reference
             self.folder.append(episode)
             self.observer.episode(episode)
             # A player that never waits must still let others, and signals, have a turn.
             await asyncio.sleep(0)
+
+    def _spent(self, why: str) -> None:
+        """Begin no further episode, and say so once."""
+        if not self._over_budget:
+            self._over_budget = True
+            self.observer.over_budget(why)
 
     @contextlib.contextmanager
     def _stop_on_signal(self) -> Iterator[None]:

@@ -11,26 +11,32 @@ How a number comes about:
 - ``provider_error`` and ``timeout`` are counted among the outcomes and enter nothing
   else but the run's token counts.  ``context_overflow`` and ``agent_error`` are
   failures: where the task has success they return 0, elsewhere what was collected.
+- With repeats, cells and environments also have pass@k and pass^k for each k
+  (`ragen_bench.passes`); a cell whose task has no success has none.  A cost is what
+  the replies of the recorded episodes cost (`ragen_bench.prices`).
 - Success rates have Wilson intervals with the design effect of repeats.  Where every
   return is the success itself (1 or 0), return and normalized score have that very
   interval, scaled by the cell's floor and ceiling; elsewhere they have one from a
   bootstrap over instances.  `ragen_bench.intervals` says how cells combine.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ragen_bench.cell_scores import Cell, Scored, known_sum, means_of
-from ragen_bench.errors import InvalidSpec, RecordError
+from ragen_bench.cell_scores import Cell, Scored, means_of
+from ragen_bench.errors import RecordError
 from ragen_bench.intervals import Estimate, composite, rounded, weighted
+from ragen_bench.passes import pass_at_k as pass_at_k
+from ragen_bench.passes import pass_hat_k as pass_hat_k
+from ragen_bench.prices import Tokens, cost
 from ragen_bench.records import (
     OUTCOMES,
     UNSCORED,
     CellScore,
     Episode,
     Interval,
+    Price,
     RunConfig,
     Summary,
 )
@@ -47,15 +53,19 @@ def score(folder: str | Path) -> Summary:
         RecordError: The folder holds no run, or a file of it cannot be read.
     """
     folder = Path(folder)
-    return summarise(read_run(folder).config, read_episodes(folder))
+    record = read_run(folder)
+    return summarise(record.config, read_episodes(folder), record.price)
 
 
-def summarise(config: RunConfig, episodes: Iterable[Episode]) -> Summary:
+def summarise(
+    config: RunConfig, episodes: Iterable[Episode], price: Price | None = None
+) -> Summary:
     """Return what a run scored; the order of the episodes does not matter.
 
     Args:
         config: The run, which says what was planned.
         episodes: Its finished episodes, read one at a time.
+        price: What the model's replies cost, None if nobody said.
 
     Raises:
         RecordError: An episode was not planned, or comes twice.
@@ -72,7 +82,7 @@ def summarise(config: RunConfig, episodes: Iterable[Episode]) -> Summary:
     for cell in cells.values():
         outcomes.update(cell.outcomes)
     owed = planned - outcomes.total()
-    scored = {name: cells[name].score() for name in sorted(cells)}
+    scored = {name: cells[name].score(price) for name in sorted(cells)}
     by_env: dict[str, list[Scored]] = {}
     for name, item in scored.items():
         by_env.setdefault(cells[name].env_id, []).append(item)
@@ -84,6 +94,7 @@ def summarise(config: RunConfig, episodes: Iterable[Episode]) -> Summary:
         ]
     )
     reasons = _faults(config, planned, owed, outcomes, total)
+    tokens = sum((cell.tokens for cell in cells.values()), Tokens())
     return Summary(
         board=config.board,
         agent_class=config.agent_class,
@@ -96,55 +107,14 @@ def summarise(config: RunConfig, episodes: Iterable[Episode]) -> Summary:
         owed=owed,
         outcomes={name: outcomes[name] for name in OUTCOMES},
         score=total,
-        input_tokens=known_sum(cell.input_tokens for cell in cells.values()),
-        output_tokens=known_sum(cell.output_tokens for cell in cells.values()),
+        input_tokens=tokens.input,
+        output_tokens=tokens.output,
+        cost=cost(tokens, price),
+        currency=price.currency if price else None,
+        price_date=price.date if price else None,
         envs={env_id: _env_score(items) for env_id, items in by_env.items()},
         cells={name: item.record for name, item in scored.items()},
     )
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the chance that one of k tries or more succeeds, without bias.
-
-    1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, equation 1).
-
-    Args:
-        n: Tries on one instance, with sampling streams of their own.
-        c: How many of them succeeded.
-        k: Tries that are allowed, 1 to n.
-
-    Raises:
-        InvalidSpec: The three do not fit together.
-    """
-    _check_tries(n, c, k)
-    return 1 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def pass_hat_k(n: int, c: int, k: int) -> float:
-    """Return the chance that all of k tries succeed (pass^k), without bias.
-
-    C(c, k) / C(n, k) (Yao et al. 2024, arXiv 2406.12045, section 3).
-
-    Args:
-        n: Tries on one instance, with sampling streams of their own.
-        c: How many of them succeeded.
-        k: Tries that must succeed, 1 to n.
-
-    Raises:
-        InvalidSpec: The three do not fit together.
-    """
-    _check_tries(n, c, k)
-    return math.comb(c, k) / math.comb(n, k)
-
-
-def _check_tries(n: int, c: int, k: int) -> None:
-    if not 1 <= k <= n:
-        raise InvalidSpec(
-            f"k is {k!r}, but must lie from 1 to the {n!r} tries of an instance; "
-            "play more --repeats"
-        )
-    if not 0 <= c <= n:
-        raise InvalidSpec(f"c is {c!r}, but must lie from 0 to n = {n!r}")
 
 
 def _env_score(cells: Sequence[Scored]) -> CellScore:
@@ -157,7 +127,8 @@ def _env_score(cells: Sequence[Scored]) -> CellScore:
     records = [cell.record for cell in cells]
     rows = [row for cell in cells for row in cell.rows]
     share = 1 / len(cells)
-    rates = [r.success for r in records if r.success.n or not r.normalized.n]
+    asked = [c for c in cells if c.record.success.n or not c.record.normalized.n]
+    rates = [cell.record.success for cell in asked]
     outcomes: Counter[str] = Counter()
     parses: Counter[str] = Counter()
     for record in records:
@@ -173,8 +144,20 @@ def _env_score(cells: Sequence[Scored]) -> CellScore:
         normalized=composite([(share, cell.normalized) for cell in cells]),
         parses=dict(sorted(parses.items())),
         outcomes={name: outcomes[name] for name in OUTCOMES},
+        cost=rounded(weighted([(1.0, record.cost) for record in records])),
+        pass_at_k=_env_passes([cell.passes.at for cell in asked]),
+        pass_hat_k=_env_passes([cell.passes.hat for cell in asked]),
         **means,
     )
+
+
+def _env_passes(cells: Sequence[Mapping[int, Estimate]]) -> dict[int, Interval]:
+    """Return the means over cells of pass@k or pass^k, for each k that all have."""
+    if not cells:
+        return {}
+    common = set.intersection(*(set(cell) for cell in cells))
+    share = 1 / len(cells)
+    return {k: composite([(share, cell[k]) for cell in cells]) for k in sorted(common)}
 
 
 def _faults(

@@ -1,7 +1,10 @@
 """Summaries to one table over runs, as plain strings that any renderer can show."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from ragen_bench.errors import InvalidSpec
+from ragen_bench.prices import money
 from ragen_bench.records import CellScore, Interval, Summary
 
 COLUMNS = (
@@ -43,6 +46,76 @@ def rows(
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A header and its rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table(
+    runs: Mapping[str, Summary], *, cells: bool = True, pass_at: Sequence[int] = ()
+) -> Table:
+    """Return `rows` with further columns where there is something to show.
+
+    A run whose model has a price gets its cost; each k of ``pass_at`` gets pass@k
+    and pass^k.
+
+    Args:
+        runs: Label to summary, in the order of the table.
+        cells: Whether to list cells, too.
+        pass_at: Numbers of tries.
+
+    Raises:
+        InvalidSpec: A run has no instance with so many tries that count.
+    """
+    for label, summary in runs.items():
+        _check_tries(label, summary, pass_at)
+    columns = list(COLUMNS)
+    lines = [list(row) for row in rows(runs, cells=cells)]
+    scores = [score for summary in runs.values() for score in _scores(summary, cells)]
+    if any(summary.cost is not None for summary in runs.values()):
+        columns.append("cost")
+        costs = [money for run in runs.values() for money in _costs(run, cells)]
+        for line, cost in zip(lines, costs, strict=True):
+            line.append(cost)
+    for k in pass_at:
+        columns += [f"pass@{k}", f"pass^{k}"]
+        for line, score in zip(lines, scores, strict=True):
+            line += _passes(score, k)
+    return Table(columns=tuple(columns), rows=tuple(map(tuple, lines)))
+
+
+def _scores(summary: Summary, cells: bool) -> list[CellScore | None]:
+    """Return what each row of a run shows, None for the row of the whole run."""
+    return [None, *(score for _, score in _parts(summary, cells))]
+
+
+def _costs(summary: Summary, cells: bool) -> Iterator[str]:
+    for score in _scores(summary, cells):
+        cost = summary.cost if score is None else score.cost
+        known = cost is not None and summary.currency is not None
+        yield money(cost, summary.currency or "") if known else NOTHING
+
+
+def _passes(score: CellScore | None, k: int) -> list[str]:
+    if score is None:
+        return [NOTHING, NOTHING]
+    both = (score.pass_at_k.get(k), score.pass_hat_k.get(k))
+    return [interval_text(chance) if chance else NOTHING for chance in both]
+
+
+def _check_tries(label: str, summary: Summary, pass_at: Sequence[int]) -> None:
+    most = max((k for s in summary.cells.values() for k in s.pass_at_k), default=1)
+    for k in pass_at:
+        if k > most:
+            raise InvalidSpec(
+                f"pass@{k} needs {k} tries of an instance, but {label!r} has {most} "
+                "that count; play more --repeats, or ask for fewer"
+            )
+
+
 def to_markdown(
     table: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS
 ) -> str:
@@ -79,12 +152,18 @@ def _of_run(label: str, summary: Summary, cells: bool) -> Iterator[tuple[str, ..
     played = str(summary.planned - summary.owed)
     blank = [NOTHING] * (len(COLUMNS) - 5)
     yield (label, "all", played, NOTHING, interval_text(summary.score), *blank)
+    for name, score in _parts(summary, cells):
+        yield (label, name, *_values(score))
+
+
+def _parts(summary: Summary, cells: bool) -> Iterator[tuple[str, CellScore]]:
+    """Yield each environment of a run, followed by its cells."""
     for env_id, score in summary.envs.items():
-        yield (label, env_id, *_values(score))
+        yield env_id, score
         if cells:
             for name, cell in summary.cells.items():
                 if name.rpartition(":")[0] == env_id:
-                    yield (label, name, *_values(cell))
+                    yield name, cell
 
 
 def _values(score: CellScore) -> tuple[str, ...]:

@@ -161,8 +161,9 @@ def test_a_chat_agent_keeps_the_conversation_and_its_tokens() -> None:
         "user",
     ]
     assert [m.token_ids for m in messages] == [None, None, (0,), None, (1,), None]
-    # A thought that came apart is no part of the next prompt.
-    assert "apart" not in str(messages)
+    # A thought that came apart is no part of the next prompt's text.
+    assert not any("apart" in m.content for m in messages)
+    assert [m.thinking for m in messages] == [None, None, *("apart", None) * 2]
     reply = said[0]
     assert (reply.thinking, reply.finish_reason) == ("apart", "stop")
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (10, 2)

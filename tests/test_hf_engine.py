@@ -306,8 +306,8 @@ def test_a_window_of_turns_is_read_afresh_and_right():
 @pytest.mark.parametrize(
     ("kind", "changes", "reason"),
     [
-        ("gemma3_text", {"sliding_window": 8}, "sliding_attention"),
-        ("gemma2", {"sliding_window": 8}, "sliding_attention"),
+        ("gemma3_text", {"sliding_window": 8}, "window of 8"),
+        ("gemma2", {"sliding_window": 8}, "window of 8"),
         ("mistral", {"sliding_window": 8}, "window of 8"),
         ("gemma2", {"layer_types": ["full_attention"] * 2}, "softcap"),
         ("bloom", {"n_head": 4}, ""),
@@ -341,9 +341,15 @@ def test_a_network_serves_others_beside_the_model():
     assert len(replies) == 3
 
 
-def test_a_window_no_shorter_than_the_context_is_no_window():
-    model = make(make_network("mistral", sliding_window=64), max_context=64)
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_a_window_no_shorter_than_the_context_is_no_window(kind):
+    network, twin = (make_network(kind, sliding_window=256) for _ in range(2))
+    model = make(network, max_context=256)
     assert model.describe()["notes"] == []
+    (found,) = run(play(model, *STORIES[3]))
+    messages = talk(STORIES[3][0], STORIES[3][1][0]).messages
+    ids = model._chat.encode(model._chat.render(messages))
+    assert list(found[0].token_ids) == reference(twin, ids, 12, model._end_ids)
 
 
 def test_a_model_whose_packed_logits_differ_is_decoded_plainly(monkeypatch):
@@ -828,6 +834,31 @@ class TestLoading:
         make_model(f"hf:{folder}", threads=1)
         assert torch.get_num_threads() == 2
 
+    @pytest.mark.parametrize(
+        ("cuda", "mps", "bfloat16", "device", "dtype"),
+        [
+            (False, False, False, "cpu", torch.float32),
+            (True, False, True, "cuda", torch.bfloat16),
+            (True, True, False, "cuda", torch.float16),
+            (False, True, True, "mps", torch.bfloat16),
+            (False, True, False, "mps", torch.float16),
+        ],
+    )
+    def test_device_and_dtype_are_what_the_machine_is_good_at(
+        self, monkeypatch, cuda, mps, bfloat16, device, dtype
+    ):
+        def zeros(*_, **__):
+            if not bfloat16:
+                raise TypeError("this device has no bfloat16")
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: bfloat16)
+        monkeypatch.setattr(torch, "zeros", zeros)
+        assert hf_loading._device("auto") == torch.device(device)
+        assert hf_loading._dtype("auto", torch.device(device)) == dtype
+        assert hf_loading._dtype("float32", torch.device(device)) == torch.float32
+
     def test_half_precision_says_what_it_may_do(self, folder):
         facts = make_model(f"hf:{folder}", dtype="bfloat16").describe()
         assert facts["dtype"] == "bfloat16"
@@ -857,6 +888,8 @@ class TestLoading:
             ({"batch_size": 0}, InvalidSpec, "batch_size is 0"),
             ({"threads": "two"}, InvalidSpec, "threads is 'two'"),
             ({"kv_reuse": "maybe"}, InvalidSpec, "kv_reuse is 'maybe'"),
+            ({"template_args": "[1]"}, InvalidSpec, "template_args is .* JSON object"),
+            ({"template_args": {"x_y": 1}}, InvalidSpec, "'x_y', which is read nowhe"),
             ({"max_context": 513}, InvalidSpec, "513, but the model has 512"),
             ({"colour": 1}, UnknownName, "argument of model 'hf' 'colour'"),
         ],

@@ -127,6 +127,18 @@ def test_models_refuse_what_they_do_not_take() -> None:
             rb.make_model("parrot", **{name: "x"})
 
 
+def test_a_loader_may_take_arguments_of_any_name(monkeypatch) -> None:
+    def load_anything(rest: str, *, context: int = 1, **arguments: object) -> rb.Model:
+        return toy.Parrot(repr((rest, context, arguments)), None)
+
+    monkeypatch.setitem(MODELS._items, "anything", load_anything)
+    model = rb.make_model("anything:x", context=3, dtype="float32")
+    assert model.text == repr(("x", 3, {"dtype": "float32"}))  # type: ignore[attr-defined]
+    for name in ("rest", "arguments"):
+        with pytest.raises(UnknownName, match=f"no argument of model .* '{name}'"):
+            rb.make_model("anything", **{name: "x"})
+
+
 def test_a_task_has_a_text_layer_and_a_bare_one() -> None:
     env = gymnasium.make("toy/Corridor-v0", split="dev", length=7)
     assert isinstance(env.unwrapped, rb.TextEnv)

@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from ragen_bench.seeding import Stream
 _IDLE_S = 2.0
 _GATHER_S = 0.002
 _GATHER_ROUNDS = 64
+_PATIENCE = 0.1
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,10 +99,13 @@ class Worker:
         self._wakeup = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._answered = 0
+        self._step_s = 0.0
         _WORKERS.add(self)
 
     def submit(self, request: Request) -> "concurrent.futures.Future[Draft]":
         """Queue a request; its future is resolved by the thread."""
+        request.future.add_done_callback(self._note_answer)
         with self._wakeup:
             self._inbox.append(request)
             if self._thread is None:
@@ -130,7 +135,9 @@ class Worker:
             try:
                 if waiting:
                     self._decoder.admit(waiting)
+                began = time.perf_counter()
                 self._decoder.step()
+                self._step_s = time.perf_counter() - began
             except Exception as error:
                 self._decoder.abandon(as_failure(error))
 
@@ -141,6 +148,9 @@ class Worker:
                 if not self._inbox:
                     self._wakeup.wait(_IDLE_S)
                 self._gather()
+            elif self._answered and not self._stopping:
+                self._await_answered()
+            self._answered = 0
             waiting.extend(self._inbox)
             self._inbox.clear()
             if self._stopping:
@@ -158,6 +168,22 @@ class Worker:
         for _ in range(_GATHER_ROUNDS):
             if not self._inbox or not self._wakeup.wait(_GATHER_S):
                 return
+
+    def _await_answered(self) -> None:
+        """Give those who were just answered a moment to ask again.
+
+        Environments answer much faster than a model decodes: without this, each of
+        them would miss the step that begins meanwhile.
+        """
+        deadline = time.perf_counter() + _PATIENCE * self._step_s
+        while len(self._inbox) < self._answered and not self._stopping:
+            left = deadline - time.perf_counter()
+            if left <= 0 or not self._wakeup.wait(left):
+                return
+
+    def _note_answer(self, _: object) -> None:
+        with self._wakeup:
+            self._answered += 1
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()

@@ -1,36 +1,21 @@
-"""Messages to prompt text and token ids, the way a model's own tokenizer defines it.
-
-A chat template that refuses or drops a system message gets that text at the head of
-the first user message.  A tokenizer without a template gets this form, whose last
-line is where the reply begins::
-
-    System:
-    TEXT
-
-    User:
-    TEXT
-
-    Assistant:
+"""Messages to prompt text and token ids, as a model's own tokenizer defines them.
 
 What a model sampled in earlier turns goes back as the very ids it sampled, as long
-as the template repeats its text; a template that rewrites history is tokenised
-afresh.
+as the template repeats its text; a template that rewrites history, by leaving out
+earlier thoughts say, is tokenised afresh.
 """
 
 import dataclasses
-import hashlib
+import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ragen_bench.errors import InvalidSpec
 from ragen_bench.model import Message
+from ragen_bench.models.prompt_template import Template
 
-# A prompt must not depend on the day: templates that ask for the date get the one
-# that Llama's templates write when they have no clock.
-_DATE = "26 Jul 2024"
-_CLOCK = "strftime_now"
-_PROBE = "system text that must appear"
+_THOUGHT_TAG = re.compile(r"</?(?:think(?:ing)?|reasoning|thought|answer)>")
+_ANYTHING = ("a", ".", "1")
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,35 +35,58 @@ class Chat:
     Args:
         tokenizer: A ``transformers`` tokenizer.
         end_ids: Token ids that end a reply.
+        template_args: Handed to the template, such as ``{"enable_thinking": False}``.
+
+    Raises:
+        InvalidSpec: The template reads no such argument.
     """
 
-    def __init__(self, tokenizer: Any, end_ids: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        end_ids: Collection[int] = (),
+        template_args: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._end_ids = frozenset(end_ids)
+        self._size = len(tokenizer)
         self._lock = threading.Lock()
         self._pieces: dict[int, str] = {}
-        self.notes: list[str] = []
-        """What differs from the plain use of a template, in words."""
+        special = zip(
+            tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True
+        )
+        # Dropped with the special tokens, a thought would read as an answer.
+        self._tags = {id: text for id, text in special if _THOUGHT_TAG.fullmatch(text)}
+        # Added tokens may also be mere runs of spaces.
+        added = tokenizer.get_added_vocab().items()
+        self._markers = frozenset(tokenizer.all_special_ids).union(
+            id for text, id in added if text.startswith("<") and text.endswith(">")
+        )
         bos = tokenizer.bos_token_id
         head = list(tokenizer("a")["input_ids"])[:1]
         self._added_bos = head if bos is not None and head == [bos] else []
-        self.template = self._used_template = self._find_template()
-        if self.template is not None and _CLOCK in self.template:
-            macro = f"{{%- macro {_CLOCK}(format) -%}}{_DATE}{{%- endmacro -%}}"
-            self._used_template = macro + self.template
-            self.notes.append(f"the chat template's date is always {_DATE}")
-        self._merges_system = self.template is not None and self._drops_system()
-        if self._merges_system:
-            self.notes.append("system message merged into the first user message")
-        if self.template is None:
-            self.notes.append("no chat template: 'System: / User: / Assistant:' lines")
+        self._template = Template(tokenizer, template_args)
+        self.end_ids = frozenset(end_ids) | self._closing_ids()
+        """Those given, and what the template writes behind an assistant's message."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs from the plain use of a template, in words."""
+        return self._template.notes
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer."""
+        return self._tokenizer
+
+    @property
+    def template_text(self) -> str | None:
+        """The template, None if there is none."""
+        return self._template.text
 
     @property
     def template_sha256(self) -> str | None:
         """SHA-256 of the template's text, None without a template."""
-        if self.template is None:
-            return None
-        return hashlib.sha256(self.template.encode()).hexdigest()
+        return self._template.sha256
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the text of a prompt that asks for the assistant's next message.
@@ -86,22 +94,7 @@ class Chat:
         Raises:
             InvalidSpec: There is no message, or the template refuses these roles.
         """
-        if not messages:
-            raise InvalidSpec("a conversation without messages has no prompt: add one")
-        pairs: list[tuple[str, str]]
-        pairs = [(message.role, message.content) for message in messages]
-        if self.template is None:
-            shown = [f"{role.capitalize()}:\n{content}\n\n" for role, content in pairs]
-            return "".join([*shown, "Assistant:\n"])
-        if self._merges_system:
-            pairs = _merge_system(pairs)
-        try:
-            return self._apply(pairs)
-        except Exception as error:
-            roles = ", ".join(role for role, _ in pairs)
-            raise InvalidSpec(
-                f"the model's chat template refuses the roles {roles}: {error}"
-            ) from error
+        return self._template.render(messages)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a whole prompt, with one BOS where the tokenizer adds it.
@@ -114,38 +107,74 @@ class Chat:
         return ids
 
     def prompt(
-        self, messages: Sequence[Message], last: Transcript | None
+        self, messages: Sequence[Message], last: Transcript | None = None
     ) -> tuple[str, list[int]]:
         """Return the text and the ids of a prompt.
 
+        The ids that messages hold stand for their text wherever they say the same in
+        this tokenizer, so that a conversation may come from elsewhere.
+
         Args:
             messages: The conversation so far.
-            last: Its last prompt and reply, if there was one.
+            last: Its last prompt and reply, if they are known; it saves time.
         """
         text = self.render(messages)
-        if last is None or not _repeats(messages, last):
+        if last is None or not _repeats(messages, last) or not _goes_on(text, last):
+            last = self._rebuild(messages, text)
+        if last is None:
             return text, self.encode(text)
-        shown = last.text + last.reply_text
-        if not text.startswith(shown):
-            return text, self.encode(text)
-        ids, rest = [*last.ids, *last.reply_ids], text[len(shown) :]
-        if last.reply_ids and last.reply_ids[-1] in self._end_ids:
+        ids, rest = [*last.ids, *last.reply_ids], text[len(last.text) :]
+        rest = rest[len(last.reply_text) :]
+        behind: Sequence[str] = _ANYTHING
+        if last.reply_ids and last.reply_ids[-1] in self.end_ids:
             # The template writes its own end of a message: the sampled one stands
             # for it if it is the same, and is not part of the message otherwise.
             end = self._tokenizer.convert_ids_to_tokens(last.reply_ids[-1])
             if rest.startswith(end):
-                rest = rest[len(end) :]
+                rest, behind = rest[len(end) :], (end,)
             else:
                 ids.pop()
-        return text, ids + self.encode_inside(rest)
+        return text, ids + self.encode_inside(rest, behind)
+
+    def _rebuild(self, messages: Sequence[Message], text: str) -> Transcript | None:
+        """Return the newest sampled reply and the prompt it would have been given.
+
+        None if there is none, or if the conversation's text does not repeat it.
+        """
+        index = max(
+            (i for i, m in enumerate(messages) if m.role == "assistant"), default=0
+        )
+        reply, earlier = messages[index], messages[:index]
+        if not earlier or not reply.token_ids:
+            return None
+        if not self._says(reply.token_ids, reply.content):
+            return None
+        last = Transcript(self.render(earlier), [], reply.content, reply.token_ids)
+        if not _goes_on(text, last):
+            return None
+        last.ids = self.prompt(earlier)[1]
+        return last
+
+    def _says(self, ids: Sequence[int], content: str) -> bool:
+        """Return whether ids are this tokenizer's for a reply, cut at a stop string."""
+        known = all(0 <= id < self._size for id in ids)
+        return known and self.decode(ids).startswith(content)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of sampled ids, without special tokens."""
-        with self._lock:
-            text: str = self._tokenizer.decode(
-                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        return text
+        """Return the text of sampled ids, without special tokens but tags of thoughts.
+
+        Tags count as text even where a tokenizer calls them special.
+        """
+        if self._tags.keys().isdisjoint(ids):
+            return self._decode(ids)
+        parts, run = [], list[int]()
+        for id in ids:
+            if id in self._tags:
+                parts += [self._decode(run), self._tags[id]]
+                run = []
+            else:
+                run.append(id)
+        return "".join([*parts, self._decode(run)])
 
     def piece(self, token: int) -> str:
         """Return the text of one id alone."""
@@ -154,57 +183,45 @@ class Chat:
             found = self._pieces[token] = self.decode([token])
         return found
 
+    def _decode(self, ids: Sequence[int]) -> str:
+        with self._lock:
+            text: str = self._tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return text
+
     def _encode(self, text: str) -> list[int]:
         with self._lock:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def encode_inside(self, text: str) -> list[int]:
+    def encode_inside(self, text: str, behind: Sequence[str] = _ANYTHING) -> list[int]:
         """Return the ids of a text that does not begin the prompt.
 
-        Some tokenizers put a space before the first word of a text; behind a special
-        token, which never merges with its neighbours, they do what they do inside.
+        Some tokenizers put a space before the first word of a text, or of what follows
+        a special token.
+
+        Args:
+            text: What is encoded.
+            behind: What it follows: texts of which one that does not merge with it
+                is taken.
         """
-        anchor = self._tokenizer.eos_token
-        if anchor is not None:
-            ids = self._encode(anchor + text)
-            if ids[:1] == [self._tokenizer.eos_token_id]:
-                return ids[1:]
+        for before in behind:
+            head, ids = self._encode(before), self._encode(before + text)
+            if ids[: len(head)] == head:
+                return ids[len(head) :]
         return self._encode(text)
 
-    def _apply(self, pairs: Sequence[tuple[str, str]]) -> str:
-        messages = [{"role": role, "content": content} for role, content in pairs]
-        text: str = self._tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=True,
-            chat_template=self._used_template,
-        )
-        return text
-
-    def _find_template(self) -> str | None:
-        try:
-            template: str = self._tokenizer.get_chat_template()
-        except ValueError:
-            return None
-        return template
-
-    def _drops_system(self) -> bool:
-        try:
-            return _PROBE not in self._apply([("system", _PROBE), ("user", "hello")])
-        except Exception:  # templates refuse by any exception Jinja can raise
-            return True
+    def _closing_ids(self) -> frozenset[int]:
+        """Return the token that the template ends an assistant's message with."""
+        first = self.encode_inside(self._template.closing())[:1]
+        return self._markers.intersection(first)
 
 
-def _merge_system(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs with leading system texts at the head of the first user's."""
-    system = [content for role, content in pairs if role == "system"]
-    rest = [(role, content) for role, content in pairs if role != "system"]
-    if not system:
-        return rest
-    if not rest or rest[0][0] != "user":
-        rest.insert(0, ("user", ""))
-    merged = "\n\n".join(part for part in [*system, rest[0][1]] if part)
-    return [("user", merged), *rest[1:]]
+def _goes_on(text: str, last: Transcript) -> bool:
+    """Return whether a prompt repeats the last one and the reply to it."""
+    return text.startswith(last.text) and text.startswith(
+        last.reply_text, len(last.text)
+    )
 
 
 def _repeats(messages: Sequence[Message], last: Transcript) -> bool:

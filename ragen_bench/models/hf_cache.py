@@ -8,12 +8,16 @@ once for the whole batch.
 
 import collections
 import dataclasses
+import os
 import weakref
 from collections.abc import Iterable, Sequence
 
 import torch
 
 _ROUND = 64
+_LEAST_BYTES = 2 * 2**30
+_CPU_SHARE = 0.25
+_GPU_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -236,3 +240,21 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle
     return low
+
+
+def default_budget(layout: Layout) -> int:
+    """Return the tokens that all caches may hold unless somebody says otherwise."""
+    if layout.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(layout.device)
+        return int(free * _GPU_SHARE) // layout.bytes_per_token
+    # Long prompts of many episodes that do not fit are read anew every turn.
+    size = max(_LEAST_BYTES, int(_free_memory() * _CPU_SHARE))
+    return size // layout.bytes_per_token
+
+
+def _free_memory() -> int:
+    """Return the bytes of memory that are free, 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0

@@ -8,22 +8,31 @@ values from turn to turn, and common prompt heads are computed once.
 import asyncio
 import dataclasses
 import importlib.resources
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_bench.errors import ContextOverflow, UnknownName
-from ragen_bench.model import Completion, Conversation, Message, Model, Sampling, Usage
+from ragen_bench.model import (
+    Completion,
+    Conversation,
+    Examination,
+    Message,
+    Model,
+    Sampling,
+    Usage,
+)
 from ragen_bench.models import hf_loading
 from ragen_bench.models.batching import Decoder, Request, Worker
 from ragen_bench.models.chat_template import Chat, Transcript
-from ragen_bench.models.hf_options import Options, switch, whole_number
+from ragen_bench.models.hf_options import (
+    Options,
+    Origin,
+    json_object,
+    switch,
+    whole_number,
+)
 from ragen_bench.models.inline_worker import InlineWorker
 from ragen_bench.seeding import Stream
-
-_LEAST_CACHE_BYTES = 2 * 2**30
-_CPU_CACHE_SHARE = 0.25
-_GPU_CACHE_SHARE = 0.5
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,8 +52,7 @@ class HFModel(Model):
         network: The model, ready to predict.
         tokenizer: Its tokenizer, which defines the prompt's form.
         options: How to serve it.
-        defaults: Settings that it was made for.
-        place: The folder that it came from, if any, for the hashes.
+        origin: Where it came from.
     """
 
     def __init__(
@@ -53,18 +61,18 @@ class HFModel(Model):
         network: Any,
         tokenizer: Any,
         options: Options = Options(),  # noqa: B008 - frozen
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        place: str | None = None,
+        origin: Origin = Origin(),  # noqa: B008 - frozen
     ) -> None:
         self.name = name
-        self.defaults = defaults or {}
+        self.defaults = origin.defaults
         self.max_context: int = hf_loading.context_length(network, options.max_context)
         self._network = network
         self._vocab_size = len(tokenizer)
-        self._end_ids = hf_loading.end_ids(network, tokenizer)
-        self._chat = Chat(tokenizer, self._end_ids)
-        self._place = place
+        self._chat = Chat(
+            tokenizer, hf_loading.end_ids(network, tokenizer), origin.template_args
+        )
+        self._end_ids = self._chat.end_ids
+        self._origin = origin
         self._notes = list(self._chat.notes)
         self._hashes: dict[str, str] | None = None
         self._decoder = self._make_decoder(options)
@@ -128,13 +136,14 @@ class HFModel(Model):
     def describe(self) -> Mapping[str, Any]:
         """Return facts that a result depends on.
 
-        ``files`` are SHA-256 of weights, configuration and tokenizer, whole files.
+        ``files`` are SHA-256 of weights, configuration and tokenizer, whole files,
+        and those of a merged adapter, as ``lora/NAME``.
         """
         import torch
         import transformers
 
         if self._hashes is None:
-            self._hashes = hf_loading.file_hashes(self._place) if self._place else {}
+            self._hashes = hf_loading.origin_hashes(self._origin)
         return {
             "class": type(self._network).__name__,
             "parameters": sum(p.numel() for p in self._network.parameters()),
@@ -144,12 +153,21 @@ class HFModel(Model):
             "end_ids": sorted(self._end_ids),
             "max_context": self.max_context,
             "chat_template_sha256": self._chat.template_sha256,
+            "template_args": dict(self._origin.template_args),
             "files": self._hashes,
             "revision": getattr(self._network.config, "_commit_hash", None),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "notes": self._notes,
         }
+
+    async def examine(
+        self, conversation: Conversation, sampling: Sampling
+    ) -> Examination:
+        """Return what template and tokenizer do to a prompt; nothing is asked."""
+        from ragen_bench.models.chat_findings import chat_findings
+
+        return Examination(findings=chat_findings(self._chat, conversation.messages))
 
     def refresh(self) -> None:
         """Take up weights that were changed in place; no request may be in flight."""
@@ -169,7 +187,7 @@ class HFModel(Model):
         return state
 
     def _make_decoder(self, options: Options) -> Decoder:
-        from ragen_bench.models.hf_cache import CacheStore
+        from ragen_bench.models.hf_cache import CacheStore, default_budget
         from ragen_bench.models.hf_decoder import PackedDecoder
         from ragen_bench.models.hf_plain import PlainDecoder
         from ragen_bench.models.hf_select import packed_layout
@@ -190,7 +208,7 @@ class HFModel(Model):
             )
         if layout.dtype.itemsize < 4:
             self._notes.append("replies may depend on the batch by rounding")
-        tokens = options.kv_tokens or _cache_bytes(layout) // layout.bytes_per_token
+        tokens = options.kv_tokens or default_budget(layout)
         return PackedDecoder(
             self._network,
             self._chat,
@@ -211,22 +229,29 @@ def load(
     max_context: int | str | None = None,
     kv_reuse: bool | str = True,
     kv_tokens: int | str | None = None,
+    lora: str | None = None,
+    template_args: Mapping[str, Any] | str | None = None,
 ) -> Model:
     """Load a model from a folder, or from the hub where there is a network.
 
     Args:
         rest: The folder or the hub id.
-        dtype: ``"auto"`` (float32 on a CPU, else bfloat16), ``"float32"``,
-            ``"bfloat16"`` or ``"float16"``.
-        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: on a CPU
+            float32, in which replies depend on nothing but the conversation; on a GPU
+            bfloat16, or float16 where the GPU lacks that.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` and so on, or
+            ``"auto"``: the first GPU that PyTorch can use, else the CPU.
         batch_size: Replies that are decoded at once.
         threads: Cores that PyTorch uses.
         max_context: Tokens of prompt and reply together.
         kv_reuse: Whether keys and values outlive a reply.
         kv_tokens: Tokens that all caches hold at most.
+        lora: Folder of a LoRA adapter, which is merged into the weights.
+        template_args: JSON object that the chat template gets, such as
+            ``{"enable_thinking": false}``.
 
     Raises:
-        MissingExtra: PyTorch or transformers is not installed.
+        MissingExtra: PyTorch or transformers is not installed, or peft for ``lora``.
         UnknownName: There is no such model.
         InvalidSpec: It cannot be loaded, or an argument is out of its range.
     """
@@ -237,8 +262,10 @@ def load(
         kv_reuse=switch("kv_reuse", kv_reuse),
         kv_tokens=whole_number("kv_tokens", kv_tokens),
     )
+    arguments = json_object("template_args", template_args)
     hf_loading.require_extra(f"model 'hf:{rest}'")
-    return _load(f"hf:{rest}", rest, dtype, device, options)
+    origin = Origin(place=rest, lora=lora, template_args=arguments)
+    return _load(f"hf:{rest}", origin, options, dtype, device)
 
 
 def load_tiny(
@@ -270,35 +297,21 @@ def load_tiny(
     )
     hf_loading.require_extra("model 'tiny'")
     place = str(importlib.resources.files("ragen_bench.models") / "tiny")
-    return _load("tiny", place, "float32", "cpu", options)
+    return _load("tiny", Origin(place=place), options, "float32", "cpu")
 
 
-def _load(name: str, place: str, dtype: str, device: str, options: Options) -> HFModel:
-    from ragen_bench.models import hf_linear
+def _load(
+    name: str, origin: Origin, options: Options, dtype: str, device: str
+) -> HFModel:
+    from ragen_bench.models import hf_linear, hf_lora
 
-    defaults = hf_loading.read_defaults(place)
+    place = origin.place or ""
+    origin = dataclasses.replace(origin, defaults=hf_loading.read_defaults(place))
+    if origin.lora is not None:
+        hf_lora.check_place(origin.lora)
     with hf_loading.one_core(), hf_loading.quiet():
         network, tokenizer = hf_loading.load_network(place, dtype, device)
+        if origin.lora is not None:
+            network = hf_lora.merge(network, origin.lora)
         hf_linear.prepare(network)
-        return HFModel(
-            name, network, tokenizer, options, defaults=defaults, place=place
-        )
-
-
-def _cache_bytes(layout: Any) -> int:
-    """Return the bytes that caches may take by default."""
-    if layout.device.type != "cuda":
-        # Long prompts of many episodes that do not fit are read anew every turn.
-        return max(_LEAST_CACHE_BYTES, int(_free_memory() * _CPU_CACHE_SHARE))
-    import torch
-
-    free, _ = torch.cuda.mem_get_info(layout.device)
-    return int(free * _GPU_CACHE_SHARE)
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that are free, 0 where the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
+        return HFModel(name, network, tokenizer, options, origin)

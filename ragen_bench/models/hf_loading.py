@@ -7,16 +7,18 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ragen_bench.errors import InvalidSpec, MissingExtra, UnknownName
+from ragen_bench.models.hf_options import Origin
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _DTYPES = ("float32", "bfloat16", "float16")
 _END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 _HASHED = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")
+_HASHED_LORA = ("adapter_config.json", "adapter_model.*")
 
 
 def require_extra(feature: str) -> None:
@@ -39,7 +41,7 @@ def load_network(place: str, dtype: str, device: str) -> tuple[Any, Any]:
     Args:
         place: A folder, or an id on the hub of models.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``, which is
-            float32 on a CPU and bfloat16 elsewhere.
+            float32 on a CPU, and bfloat16 or else float16 on a GPU.
         device: As PyTorch calls it, or ``"auto"``: a GPU if there is one.
 
     Raises:
@@ -148,10 +150,19 @@ def context_length(network: Any, asked: int | None) -> int:
     return asked if asked is not None else int(limit or 0)
 
 
-def file_hashes(place: str) -> dict[str, str]:
-    """Return the SHA-256 of a folder's weights, configuration and tokenizer files."""
+def origin_hashes(origin: Origin) -> dict[str, str]:
+    """Return the SHA-256 of all files that a model was made of."""
+    hashes = file_hashes(origin.place) if origin.place else {}
+    if origin.lora:
+        found = file_hashes(origin.lora, _HASHED_LORA)
+        hashes |= {f"lora/{name}": digest for name, digest in found.items()}
+    return hashes
+
+
+def file_hashes(place: str, patterns: Sequence[str] = _HASHED) -> dict[str, str]:
+    """Return the SHA-256 of files in a folder, by default all of a whole model."""
     hashes = {}
-    for pattern in _HASHED:
+    for pattern in patterns:
         for path in sorted(Path(place).glob(pattern)):
             with path.open("rb") as file:
                 hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -202,7 +213,10 @@ def device_named(device: str) -> Any:
     import torch
 
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        mps = torch.backends.mps.is_available()
+        return torch.device("mps" if mps else "cpu")
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
@@ -217,7 +231,22 @@ def _dtype(dtype: str, device: Any) -> Any:
     import torch
 
     if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if _computes_bfloat16(device) else torch.float16
     if dtype not in _DTYPES:
         raise UnknownName.of("dtype", dtype, {"auto", *_DTYPES})
     return getattr(torch, dtype)
+
+
+def _computes_bfloat16(device: Any) -> bool:
+    """Return whether a GPU computes in bfloat16 itself, not by emulation."""
+    import torch
+
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    try:
+        torch.zeros(1, dtype=torch.bfloat16, device=device)
+    except (RuntimeError, TypeError):
+        return False
+    return True

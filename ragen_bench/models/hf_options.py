@@ -1,7 +1,9 @@
-"""How a model of ``transformers`` is served: numbers and switches, checked."""
+"""What a model of ``transformers`` is made of and how it is served, checked."""
 
 import dataclasses
-from typing import Literal
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from ragen_bench.errors import InvalidSpec
 
@@ -25,6 +27,20 @@ class Options:
     kv_tokens: int | None = None
     """Tokens that all caches hold at most; None is a quarter of the free memory on a
     CPU, at least 2 GiB, and half of what the weights leave free on a GPU."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a model came from, and what it was made for."""
+
+    place: str | None = None
+    """Folder or hub id of the weights and the tokenizer."""
+    lora: str | None = None
+    """Folder of an adapter that was merged into the weights."""
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Agent, prompt, context and sampling it was made for."""
+    template_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Handed to the chat template."""
 
 
 def whole_number(name: str, value: int | str | None) -> int | None:
@@ -55,3 +71,22 @@ def switch(name: str, value: bool | str) -> bool:
     if found is None:
         raise InvalidSpec(f"{name} is {value!r}, but must be true or false")
     return found
+
+
+def json_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Return an argument as a mapping, empty for None.
+
+    Raises:
+        InvalidSpec: It is no JSON object.
+    """
+    found: Any = value
+    if isinstance(value, str):
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = value
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping) or not all(type(key) is str for key in found):
+        raise InvalidSpec(f"{name} is {value!r}, but must be a JSON object")
+    return dict(found)

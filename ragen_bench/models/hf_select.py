@@ -60,7 +60,7 @@ def register() -> None:
 
 def _unfit(config: Any, max_context: int) -> str:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
+    if not kinds <= {"full_attention", "sliding_attention"}:
         return f"layers of type {', '.join(sorted(kinds))}"
     window = getattr(config, "sliding_window", None)
     if window is not None and window < max_context:
