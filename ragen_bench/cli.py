@@ -21,6 +21,7 @@ from ragen_bench import __version__
 from ragen_bench.cli_models import doctor, plan
 from ragen_bench.cli_options import as_json, echo_json, examples, imports, pairs_option
 from ragen_bench.cli_run import INCOMPLETE, play, report, run
+from ragen_bench.cli_train import diagnose, train
 from ragen_bench.errors import CheckFailed, InvalidSpec, RagenError, RunIncomplete
 
 
@@ -79,6 +80,8 @@ cli.add_command(run)
 cli.add_command(play)
 cli.add_command(doctor)
 cli.add_command(plan)
+cli.add_command(train)
+cli.add_command(diagnose)
 
 
 @cli.command(

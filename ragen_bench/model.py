@@ -33,6 +33,8 @@ class Sampling:
     """New tokens of one reply."""
     stop: tuple[str, ...] = ("</answer>",)
     """Strings that end a reply; the one that did is kept in the text."""
+    processed_logprobs: bool = False
+    """Whether log-probabilities are those at this temperature, not at 1."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class Completion:
     text: str
     thinking: str | None = None
     """Reasoning that the provider keeps apart from the text."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """What the model read, if it says so."""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     """Log-probability of each sampled token, in nats."""

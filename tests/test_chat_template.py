@@ -43,7 +43,7 @@ def user(text):
 
 def sampled(chat, text, end=True):
     """Return a message whose ids are one a character, as no tokenizer gives them."""
-    ids = [id for character in text for id in chat._encode_inside(character)]
+    ids = [id for character in text for id in chat.encode_inside(character)]
     ids += [max(chat.end_ids)] if end and chat.end_ids else []
     return Message(role="assistant", content=text, token_ids=tuple(ids))
 
@@ -188,7 +188,7 @@ class TestThoughts:
         reply = ReplyInProgress(
             Sampling(max_tokens=99, stop=()), Stream(1), chat, chat.end_ids
         )
-        for token in (*chat._encode_inside(said), max(chat.end_ids)):
+        for token in (*chat.encode_inside(said), max(chat.end_ids)):
             finished = reply.push(token, 0.0)
         assert finished
         draft = reply.draft(0)

@@ -108,7 +108,7 @@ def with_a_thought(chat: Chat, opens: bool) -> list[Message]:
     """Return a conversation whose first reply thought aloud."""
     said = "above me.\n</think>\n\n<answer>Up</answer>"
     said = said if opens else "<think>\n" + said
-    ids = (*chat._encode_inside(said), min(chat.end_ids))
+    ids = (*chat.encode_inside(said), min(chat.end_ids))
     messages = [message("system", RULES), message("user", "Turn 1 of 5.")]
     return [*messages, message("assistant", said, ids), message("user", "Turn 2.")]
 

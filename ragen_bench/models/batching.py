@@ -80,6 +80,9 @@ class Decoder(Protocol):
     def abandon(self, error: BaseException) -> None:
         """Fail every request that is being decoded."""
 
+    def clear(self) -> None:
+        """Forget what was computed with weights that are no more."""
+
 
 class Worker:
     """Queue and thread.  The thread starts on demand, ends when idle and at exit.

@@ -134,7 +134,7 @@ class Chat:
                 rest, behind = rest[len(end) :], (end,)
             else:
                 ids.pop()
-        return text, ids + self._encode_inside(rest, behind)
+        return text, ids + self.encode_inside(rest, behind)
 
     def _rebuild(self, messages: Sequence[Message], text: str) -> Transcript | None:
         """Return the newest sampled reply and the prompt it would have been given.
@@ -194,7 +194,7 @@ class Chat:
         with self._lock:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _encode_inside(self, text: str, behind: Sequence[str] = _ANYTHING) -> list[int]:
+    def encode_inside(self, text: str, behind: Sequence[str] = _ANYTHING) -> list[int]:
         """Return the ids of a text that does not begin the prompt.
 
         Some tokenizers put a space before the first word of a text, or of what follows
@@ -213,7 +213,7 @@ class Chat:
 
     def _closing_ids(self) -> frozenset[int]:
         """Return the token that the template ends an assistant's message with."""
-        first = self._encode_inside(self._template.closing())[:1]
+        first = self.encode_inside(self._template.closing())[:1]
         return self._markers.intersection(first)
 
 

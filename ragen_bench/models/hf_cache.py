@@ -200,6 +200,13 @@ class CacheStore:
         """Keep a finished cache for others to stand on."""
         self._heads.append(head)
 
+    def clear(self) -> None:
+        """Free all caches, as after a change of the weights."""
+        for cache in list(self._all):
+            cache.clear()
+        self._heads.clear()
+        self._recent.clear()
+
     def make_room(self, tokens: int, busy: Sequence[Cache]) -> bool:
         """Free old caches until so many tokens fit; return whether they do.
 

@@ -111,6 +111,10 @@ class PackedDecoder:
         for row in rows:
             row.request.fail(error)
 
+    def clear(self) -> None:
+        """Forget what was computed with weights that are no more."""
+        self._store.clear()
+
     def _push(self, rows: list[Row], logits: torch.Tensor) -> None:
         tokens, logprobs = sample(logits, [row.reply for row in rows])
         finished = []

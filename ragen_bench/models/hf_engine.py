@@ -31,6 +31,7 @@ from ragen_bench.models.hf_options import (
     switch,
     whole_number,
 )
+from ragen_bench.models.inline_worker import InlineWorker
 from ragen_bench.seeding import Stream
 
 
@@ -74,8 +75,12 @@ class HFModel(Model):
         self._origin = origin
         self._notes = list(self._chat.notes)
         self._hashes: dict[str, str] | None = None
-        decoder = self._make_decoder(options)
-        self._worker = Worker(decoder, options.threads)
+        self._decoder = self._make_decoder(options)
+        self._worker: Worker | InlineWorker
+        if options.inline:
+            self._worker = InlineWorker(self._decoder)
+        else:
+            self._worker = Worker(self._decoder, options.threads)
 
     async def generate(
         self, conversation: Conversation, sampling: Sampling
@@ -113,6 +118,7 @@ class HFModel(Model):
         state.transcript = Transcript(text, ids, draft.text, draft.token_ids)
         return Completion(
             text=draft.text,
+            prompt_token_ids=tuple(ids),
             token_ids=draft.token_ids,
             logprobs=draft.logprobs,
             usage=Usage(
@@ -163,6 +169,13 @@ class HFModel(Model):
 
         return Examination(findings=chat_findings(self._chat, conversation.messages))
 
+    def refresh(self) -> None:
+        """Take up weights that were changed in place; no request may be in flight."""
+        from ragen_bench.models import hf_linear
+
+        hf_linear.prepare(self._network)
+        self._decoder.clear()
+
     async def aclose(self) -> None:
         """End the thread; what still waits gets a `ProviderError`."""
         await asyncio.to_thread(self._worker.stop)
@@ -183,6 +196,16 @@ class HFModel(Model):
         if isinstance(layout, str):
             self._notes.append(f"decoded one by one, without reuse: {layout}")
             return PlainDecoder(self._network, self._chat, self._end_ids)
+        if options.decoder == "slots":
+            from ragen_bench.models.hf_slots import SlotDecoder
+
+            return SlotDecoder(
+                self._network,
+                self._chat,
+                self._end_ids,
+                layout,
+                batch_size=options.batch_size,
+            )
         if layout.dtype.itemsize < 4:
             self._notes.append("replies may depend on the batch by rounding")
         tokens = options.kv_tokens or default_budget(layout)

@@ -52,7 +52,7 @@ def load_network(place: str, dtype: str, device: str) -> tuple[Any, Any]:
     import transformers
 
     check_place(place)
-    on = _device(device)
+    on = device_named(device)
     kind = _dtype(dtype, on)
     try:
         with quiet():
@@ -204,7 +204,12 @@ def one_core() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _device(device: str) -> Any:
+def device_named(device: str) -> Any:
+    """Return the device of a name; ``"auto"`` is a GPU if there is one.
+
+    Raises:
+        InvalidSpec: There is no such device here.
+    """
     import torch
 
     if device == "auto":

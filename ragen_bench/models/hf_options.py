@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ragen_bench.errors import InvalidSpec
 
@@ -18,6 +18,10 @@ class Options:
     """Cores that PyTorch uses; None leaves its own default."""
     max_context: int | None = None
     """Tokens of prompt and reply together; None takes the model's own limit."""
+    inline: bool = False
+    """Whether decoding happens in the event loop, without a thread of its own."""
+    decoder: Literal["packed", "slots"] = "packed"
+    """How passes are made; see `ragen_bench.models.hf_slots`."""
     kv_reuse: bool = True
     """Whether keys and values outlive a reply."""
     kv_tokens: int | None = None

@@ -55,6 +55,9 @@ class PlainDecoder:
         self._request = None
         request.resolve(reply.draft(cached_tokens=0))
 
+    def clear(self) -> None:
+        """Forget nothing: nothing is kept."""
+
     def abandon(self, error: BaseException) -> None:
         """Fail the request."""
         request, self._request = self._request, None

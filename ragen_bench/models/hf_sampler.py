@@ -124,16 +124,44 @@ def sample(
 
     Returns:
         Token ids; log-probabilities in nats under the model's own distribution, that
-        of temperature 1 without nucleus, whatever the token was drawn from.
+        of temperature 1 without nucleus, whatever the token was drawn from; at the
+        temperature of sampling where ``processed_logprobs`` asks for that.
     """
     logits = logits.float()
     chosen = logits.argmax(-1)
+    plain: list[int] = []
+    cut: list[int] = []
     for row, reply in enumerate(replies):
         if reply.sampling.temperature > 0:
-            chosen[row] = _draw(logits[row], reply.sampling, reply.stream.random())
+            (plain if reply.sampling.top_p >= 1 else cut).append(row)
+    if plain:
+        chosen[plain] = _draw_all(logits[plain], [replies[row] for row in plain])
+    for row in cut:
+        reply = replies[row]
+        chosen[row] = _draw(logits[row], reply.sampling, reply.stream.random())
+    heat = [
+        reply.sampling.temperature
+        if reply.sampling.processed_logprobs and reply.sampling.temperature > 0
+        else 1.0
+        for reply in replies
+    ]
+    if any(one != 1.0 for one in heat):
+        logits = logits / torch.tensor(heat, device=logits.device)[:, None]
     picked = logits.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
     logprobs = picked - logits.logsumexp(-1)
     return chosen.tolist(), logprobs.tolist()
+
+
+def _draw_all(logits: torch.Tensor, replies: Sequence[ReplyInProgress]) -> torch.Tensor:
+    """Return for each row the id at which the cumulative probability passes a draw."""
+    heat = torch.tensor([[reply.sampling.temperature] for reply in replies])
+    draws = torch.tensor(
+        [[reply.stream.random()] for reply in replies], dtype=torch.float64
+    )
+    scaled = (logits - logits.max(-1, keepdim=True).values) / heat.to(logits.device)
+    total = torch.softmax(scaled, -1).cpu().double().cumsum(-1)
+    index = torch.searchsorted(total, draws * total[:, -1:], right=True).squeeze(-1)
+    return index.clamp(max=logits.shape[-1] - 1).to(logits.device)
 
 
 def _draw(logits: torch.Tensor, sampling: Sampling, uniform: float) -> int:

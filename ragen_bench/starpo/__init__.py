@@ -1,0 +1,1 @@
+"""The parts of the StarPO trainer: filters, advantages, losses, log-probabilities."""

@@ -1,0 +1,360 @@
+"""`TrainConfig`: every setting of a training, its presets, TOML and ``key=value``.
+
+The parts of the trainer receive numbers and functions, never this object; only
+`ragen_bench.starpo.loop` and what prepares it read it.
+"""
+
+import dataclasses
+import math
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.starpo.aggregation import Aggregation
+
+Filter = Literal[
+    "all",
+    "nonzero",
+    "top_k",
+    "top_p_linear",
+    "top_p_softmax",
+    "min_p",
+    "ragen-v1",
+    "ragen-v2",
+    "ragen-v2-softmax",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What a training does.
+
+    Presets change defaults, TOML changes presets, and ``--set`` changes TOML.
+    """
+
+    # What is trained, on what
+    envs: tuple[str, ...] = ("ragen/Bandit-v0:1",)
+    """Cells to train on, ``ID`` or ``ID:level``; groups take turns over them."""
+    env_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the environments."""
+    model: str = "fresh"
+    """``"fresh"`` (a small new Llama), ``"tiny"``, or a folder or hub id."""
+    hidden_size: int = 64
+    """Width of a fresh model; a multiple of 32."""
+    layers: int = 2
+    """Layers of a fresh model."""
+    agent: str = "direct"
+    """Chat agent whose prompts and protocol are trained."""
+    prompt: Literal["full", "compact"] = "compact"
+    """Length of the rules."""
+    context: str = "full"
+    """How much of the past a prompt holds."""
+    max_tokens: int = 32
+    """New tokens of a reply."""
+    seed: int = 0
+    """Of everything that is drawn."""
+
+    # Rollout phase
+    iterations: int = 100
+    """Rollout and update phases."""
+    groups: int = 8
+    """Training instances of an iteration (P)."""
+    rollouts: int = 16
+    """Trajectories of an instance (N)."""
+    temperature: float = 1.0
+    """Of sampling, and of the log-probabilities that are trained."""
+    max_actions_per_turn: int | None = None
+    """Overrides the environment's; the budget of actions stays as it is."""
+    format_penalty: float = -0.1
+    """Added to the reward of an invalid reply, at most 0."""
+    online: int = 1
+    """Rollout batches are used for so many rounds of updates (Online-k)."""
+
+    # Filter (StarPO-S)
+    filter: Filter = "all"
+    """Which groups are trained on, by the spread of their returns."""
+    filter_value: float = 0.25
+    """Share, probability mass or ratio of the filter."""
+    filter_scale_free: bool = False
+    """Whether spreads are divided by the largest first, so that rewards may have any
+    unit."""
+    filter_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the kept share scales the loss."""
+
+    # Update phase
+    algorithm: str = "grpo"
+    """Name of an algorithm, or ``package.module:algorithm``."""
+    minibatch: int = 0
+    """Trajectories of an optimizer step; 0 is all that were kept."""
+    passes: int = 1
+    """Times that each kept trajectory is used in a round of updates."""
+    aggregation: Aggregation = "token-mean"
+    """How the losses of tokens become one number."""
+    clip_low: float = 0.2
+    """Lower clip range of the ratio."""
+    clip_high: float = 0.28
+    """Upper clip range; StarPO-S raises it above the lower one."""
+    clip_dual: float | None = None
+    """Bound of the ratio where the advantage is negative, above 1."""
+    kl: float = 0.0
+    """Coefficient of the divergence from the model that training began with."""
+    kl_kind: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that divergence."""
+    entropy: float = 0.0
+    """Coefficient of the entropy bonus."""
+    importance_cap: float | None = None
+    """Truncates the weights between engine and trainer (TIS), and takes ratios to the
+    trainer's own log-probabilities; None takes the engine's for the policy's."""
+    gamma: float = 1.0
+    """Discount between tokens."""
+    lam: float = 1.0
+    """Lambda of the generalised advantage estimate."""
+    gamma_turn: float = 1.0
+    """Discount between turns."""
+    value_clip: float = 0.5
+    """Clip range of the value loss."""
+    critic_lr: float = 1e-5
+    """Learning rate of the critic."""
+    critic_warmup: int = 0
+    """Iterations that train the critic alone."""
+
+    # Optimizer
+    lr: float = 1e-6
+    """Learning rate of the policy."""
+    warmup: int = 0
+    """Optimizer steps of linear warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Of AdamW."""
+    weight_decay: float = 0.01
+    """Of AdamW."""
+    grad_clip: float = 1.0
+    """Largest norm of a gradient."""
+    token_budget: int = 16384
+    """Padded tokens of a forward pass."""
+
+    # Warm start
+    clone_seconds: float = 0.0
+    """CPU seconds of behaviour cloning before the first iteration."""
+    clone_steps: int = 0
+    """Optimizer steps of behaviour cloning; 0 leaves the seconds to decide."""
+    clone_noise: float = 0.3
+    """Share of the expert's turns whose actions are random."""
+    clone_lr: float = 3e-3
+    """Peak learning rate of behaviour cloning."""
+    clone_batch: int = 64
+    """Trajectories of a step of behaviour cloning."""
+
+    # Machine
+    device: str = "auto"
+    """As PyTorch calls it; ``"auto"`` is a GPU if there is one."""
+    threads: int = 1
+    """Cores that PyTorch uses on a CPU."""
+    lora_rank: int = 0
+    """Rank of a LoRA adapter that is trained in place of the weights; 0 is none."""
+
+    # Around
+    eval_every: int = 0
+    """Iterations between evaluations on the dev split; 0 is none."""
+    eval_seeds: int = 64
+    """Episodes a cell of an evaluation."""
+    save_every: int = 50
+    """Iterations between checkpoints; 0 saves at the end alone."""
+    keep_rollouts: tuple[int, ...] = ()
+    """Iterations whose episodes are kept as records."""
+    budget_seconds: float = 0.0
+    """CPU seconds after which training ends early, cloning included; 0 is none."""
+    stop_on_collapse: bool = False
+    """Whether an alarm of the echo trap ends training."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise InvalidSpec(f"{name} is {value!r}, but must be at least {least}")
+        if not self.envs:
+            raise InvalidSpec("envs is empty: name a cell, such as ragen/Bandit-v0:1")
+        if self.format_penalty > 0:
+            raise InvalidSpec(
+                f"format_penalty is {self.format_penalty!r}, but must be at most 0"
+            )
+        if self.clip_dual is not None and self.clip_dual <= 1:
+            raise InvalidSpec(f"clip_dual is {self.clip_dual!r}, but must be above 1")
+
+
+_LEAST: Mapping[str, float] = MappingProxyType(
+    {
+        "hidden_size": 32,
+        "layers": 1,
+        "max_tokens": 1,
+        "iterations": 0,
+        "groups": 1,
+        "rollouts": 1,
+        "temperature": 1e-3,
+        "max_actions_per_turn": 1,
+        "online": 1,
+        "filter_value": 0,
+        "minibatch": 0,
+        "passes": 1,
+        "clip_low": 0,
+        "clip_high": 0,
+        "kl": 0,
+        "gamma": 0,
+        "lam": 0,
+        "gamma_turn": 0,
+        "value_clip": 0,
+        "critic_lr": 0,
+        "critic_warmup": 0,
+        "lr": 0,
+        "warmup": 0,
+        "weight_decay": 0,
+        "token_budget": 1,
+        "clone_seconds": 0,
+        "clone_steps": 0,
+        "clone_noise": 0,
+        "clone_lr": 0,
+        "clone_batch": 1,
+        "threads": 1,
+        "lora_rank": 0,
+        "eval_every": 0,
+        "eval_seeds": 1,
+        "save_every": 0,
+        "budget_seconds": 0,
+    }
+)
+
+_STARPO = {
+    "algorithm": "ppo",
+    "minibatch": 32,
+    "clip_dual": 3.0,
+    "entropy": 0.001,
+    "agent": "think_act",
+    "prompt": "full",
+    "max_tokens": 400,
+    "iterations": 200,
+    "envs": ("ragen/Sokoban-v0:1",),
+}
+_GROUPED = {**_STARPO, "aggregation": "seq-mean-token-mean"}
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "starpo": {**_STARPO, "kl": 0.001, "kl_kind": "k1", "clip_high": 0.2},
+        "starpo-s": {**_STARPO, "filter": "top_k", "filter_value": 0.25},
+        "starpo-s-v2": {**_STARPO, "filter": "ragen-v2"},
+        "grpo": {**_GROUPED, "algorithm": "grpo"},
+        "dr-grpo": {
+            **_GROUPED,
+            "algorithm": "dr_grpo",
+            "aggregation": "constant",
+        },
+        "rloo": {**_GROUPED, "algorithm": "rloo"},
+        "ragen-v1": {
+            **_STARPO,
+            "env_args": {"preset": "ragen-v1"},
+            "filter": "ragen-v1",
+            "filter_value": 0.25,
+        },
+        "ragen-v2": {
+            **_STARPO,
+            "env_args": {"preset": "ragen-v2"},
+            "filter": "top_p_linear",
+            "filter_value": 1.0,
+            "max_actions_per_turn": 2,
+        },
+        "tiny-cpu": {
+            "algorithm": "grpo",
+            "groups": 32,
+            "rollouts": 8,
+            "filter": "nonzero",
+            "lr": 5e-4,
+            "betas": (0.9, 0.98),
+            "entropy": 0.01,
+            "clone_seconds": 10.0,
+            "iterations": 60,
+        },
+    }
+)
+"""Name to the settings that differ from the defaults."""
+
+
+def fields() -> Mapping[str, dataclasses.Field[Any]]:
+    """Return the settings by name."""
+    return {field.name: field for field in dataclasses.fields(TrainConfig)}
+
+
+def make(preset: str | None, *layers: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration of a preset and of what changes it.
+
+    Args:
+        preset: A name of `PRESETS`, or None for the defaults.
+        *layers: Settings, the later ones stronger.
+
+    Raises:
+        UnknownName: No such preset or setting.
+        InvalidSpec: A value breaks a rule.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise UnknownName.of("preset", preset, PRESETS)
+    settings = dict(PRESETS[preset]) if preset else {}
+    for layer in layers:
+        settings.update(layer)
+    kinds = typing.get_type_hints(TrainConfig)
+    checked = {}
+    for name, value in settings.items():
+        if name not in kinds:
+            raise UnknownName.of("training setting", name, kinds)
+        checked[name] = _as(name, kinds[name], value)
+    return TrainConfig(**checked)
+
+
+def read(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return the preset and the settings of a TOML file.
+
+    Raises:
+        InvalidSpec: The file cannot be read, or is no TOML.
+    """
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidSpec(f"configuration {str(path)!r}: {error}") from error
+    preset = found.pop("preset", None)
+    return preset, found
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return a configuration as JSON-able values."""
+    found = dataclasses.asdict(config)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+
+
+def _as(name: str, kind: Any, value: Any) -> Any:
+    """Return a value as a setting's type.
+
+    Raises:
+        InvalidSpec: It is of another type.
+    """
+    options = typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        if value not in options:
+            raise UnknownName.of(name, value, map(str, options))
+        return value
+    if origin is tuple:
+        items = [value] if isinstance(value, (str, int, float)) else list(value)
+        inner = options[0]
+        return tuple(_as(name, inner, item) for item in items)
+    if type(None) in options:
+        inner = next(option for option in options if option is not type(None))
+        return None if value is None else _as(name, inner, value)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise InvalidSpec(f"{name} is {value!r}, but must be a table")
+        return dict(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise InvalidSpec(f"{name} is {value!r}, but must be a {kind.__name__}")
+    return value

@@ -1,0 +1,149 @@
+"""One row of numbers an iteration: what it holds, and where it goes.
+
+``metrics.csv`` holds what a rerun repeats to the last bit; times and rates are in
+``timing.csv``.
+"""
+
+import csv
+import dataclasses
+import io
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ragen_bench.starpo.repetition import distinct_share, mean_words
+from ragen_bench.starpo.trajectories import Trajectory
+from ragen_bench.starpo.update import Step
+
+COLUMNS = (
+    "iteration",
+    "return_mean",
+    "success",
+    "spread_mean",
+    "zero_spread_share",
+    "kept_share",
+    "entropy",
+    "reply_tokens",
+    "thought_tokens",
+    "distinct_4",
+    "valid_rate",
+    "turns",
+    "loss",
+    "value_loss",
+    "grad_norm",
+    "critic_grad_norm",
+    "clip_low",
+    "clip_high",
+    "approx_kl",
+    "kl_reference",
+    "ratio_max",
+    "logprob_diff_mean",
+    "logprob_diff_max",
+    "start_diff_max",
+    "explained_variance",
+    "steps",
+    "dev_success",
+    "dev_return",
+)
+"""``docs/training.md`` gives the formula of each."""
+
+TIMES = (
+    "iteration",
+    "rollout_s",
+    "update_s",
+    "sync_s",
+    "eval_s",
+    "cpu_s",
+    "sampled_tokens",
+    "trained_tokens",
+    "tokens_per_s",
+)
+
+
+def of_rollouts(
+    trajectories: Sequence[Trajectory], spread: Mapping[Any, float]
+) -> dict[str, float | None]:
+    """Return what the rollout phase tells.
+
+    Args:
+        trajectories: All of them, before any filter.
+        spread: Group to the standard deviation of its returns.
+    """
+    turns = [turn for one in trajectories for turn in one.episode.turns]
+    tokens = [turn.end - turn.start for one in trajectories for turn in one.turns]
+    successes = [one.episode.success for one in trajectories]
+    known = [success for success in successes if success is not None]
+    zero = sum(1 for value in spread.values() if value == 0)
+    return {
+        "return_mean": statistics.fmean(one.total for one in trajectories),
+        "success": statistics.fmean(known) if known else None,
+        "spread_mean": statistics.fmean(spread.values()),
+        "zero_spread_share": zero / len(spread),
+        "reply_tokens": statistics.fmean(tokens) if tokens else None,
+        "thought_tokens": mean_words(turn.thinking for turn in turns),
+        "distinct_4": distinct_share(turn.response for turn in turns),
+        "valid_rate": statistics.fmean(turn.valid for turn in turns) if turns else None,
+        "turns": len(turns) / len(trajectories),
+    }
+
+
+def of_steps(steps: Sequence[Step]) -> dict[str, float | None]:
+    """Return what the update phase tells: means over its steps, largest of maxima."""
+    if not steps:
+        return {"steps": 0}
+    found: dict[str, float | None] = {"steps": len(steps)}
+    for field in dataclasses.fields(Step):
+        if field.name in COLUMNS:
+            values = [getattr(step, field.name) for step in steps]
+            largest = field.name.endswith("_max")
+            found[field.name] = max(values) if largest else statistics.fmean(values)
+    found["start_diff_max"] = steps[0].logprob_diff_max
+    return found
+
+
+class Table:
+    """A CSV file that grows by whole rows.
+
+    Args:
+        path: The file.
+        columns: Its header.
+        rows: How many rows of what is there are kept.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], rows: int = 0) -> None:
+        self.columns = tuple(columns)
+        kept = read(path)[:rows] if path.exists() else []
+        text = _line(self.columns) + "".join(
+            _line([row[name] for name in self.columns]) for row in kept
+        )
+        beside = path.with_name(f".{path.name}.part")
+        beside.write_text(text, "utf-8")
+        os.replace(beside, path)
+        self._path = path
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Append a row; a number that is not known stays empty."""
+        cells = [_number(row.get(name)) for name in self.columns]
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            file.write(_line(cells))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table; a torn last one is left out."""
+    text = path.read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    return list(csv.DictReader(io.StringIO(whole)))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else repr(float(value))
+
+
+def _line(cells: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()

@@ -1,0 +1,201 @@
+"""`Policy`: the network that is trained, its critic, and the engine that plays it.
+
+The network holds float32 masters.  The engine is a model of the harness over a copy
+of the weights, which `sync` renews after every update phase.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ragen_bench.errors import InvalidSpec, MissingExtra
+from ragen_bench.model import Model
+from ragen_bench.models import hf_engine
+from ragen_bench.models.hf_options import Options
+
+_TINY = "ragen_bench/models/tiny"
+
+
+@dataclasses.dataclass(slots=True)
+class Policy:
+    """A causal language model in training."""
+
+    network: Any
+    """Float32, with gradients."""
+    tokenizer: Any
+    engine: Model
+    """Plays with a copy of the weights."""
+    served: Any
+    """That copy."""
+    critic: "Critic | None" = None
+    version: int = 0
+    """How often the engine's weights were renewed."""
+
+    def trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield the parameters that the optimizer may change, by name."""
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+    def sync(self) -> None:
+        """Give the engine the present weights; whatever it cached is forgotten."""
+        with torch.no_grad():
+            weights = plain_state(self.network)
+            for name, parameter in self.served.state_dict().items():
+                parameter.copy_(weights[name])
+        assert isinstance(self.engine, hf_engine.HFModel)
+        self.engine.refresh()
+        self.version += 1
+
+
+class Critic(torch.nn.Module):  # type: ignore[misc]
+    """A value of every token's state: a backbone of its own and a zero head.
+
+    Args:
+        network: The policy whose backbone is copied.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.trunk = copy.deepcopy(plain_network(network).base_model)
+        self.trunk.requires_grad_(True)
+        width = network.config.get_text_config().hidden_size
+        self.head = torch.nn.Linear(width, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, at: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the values of states, [actions].
+
+        Args:
+            ids: [B, T] int64.
+            mask: [B, T] int64, 1 where there is a token.
+            at: [B, T] bool, True at the last token of each state that is asked for.
+        """
+        hidden = self.trunk(input_ids=ids, attention_mask=mask).last_hidden_state
+        values: torch.Tensor = self.head(hidden[at])[..., 0]
+        return values
+
+
+def plain_network(network: Any) -> Any:
+    """Return the causal language model beneath an adapter, if there is one."""
+    return network.get_base_model() if hasattr(network, "peft_config") else network
+
+
+def plain_state(network: Any) -> Mapping[str, torch.Tensor]:
+    """Return weights by the names of the plain model, adapters merged."""
+    if not hasattr(network, "peft_config"):
+        state: Mapping[str, torch.Tensor] = network.state_dict()
+        return state
+    from ragen_bench.models import hf_loading
+
+    with hf_loading.quiet():
+        merged = copy.deepcopy(network).merge_and_unload()
+    found: Mapping[str, torch.Tensor] = merged.state_dict()
+    return found
+
+
+def load(
+    place: str,
+    *,
+    shape: tuple[int, int],
+    seed: int,
+    device: str,
+    options: Options,
+    lora_rank: int = 0,
+) -> Policy:
+    """Return a policy, its engine in step with it.
+
+    Args:
+        place: ``"fresh"``, ``"tiny"``, or a folder or hub id.
+        shape: Width and layers of a fresh model.
+        seed: Of a fresh model's weights, and of an adapter's.
+        device: As PyTorch calls it, or ``"auto"``.
+        options: How the engine serves.
+        lora_rank: Rank of an adapter that is trained in place of the weights.
+
+    Raises:
+        InvalidSpec: The model cannot be loaded.
+        MissingExtra: A package is not installed.
+    """
+    from ragen_bench.models import hf_loading
+
+    hf_loading.require_extra("training")
+    if place == "tiny":
+        place = str(Path(hf_engine.__file__).parent / "tiny")
+    if place == "fresh":
+        network, tokenizer = fresh(shape, seed, device)
+    else:
+        network, tokenizer = hf_loading.load_network(place, "float32", device)
+    served = copy.deepcopy(network).eval().requires_grad_(False)
+    if served.device.type != "cpu":
+        served.to(torch.bfloat16)
+    network.requires_grad_(True)
+    if lora_rank:
+        network = with_adapter(network, lora_rank, seed)
+    engine = hf_engine.HFModel("policy", served, tokenizer, options)
+    return Policy(network=network, tokenizer=tokenizer, engine=engine, served=served)
+
+
+def fresh(shape: tuple[int, int], seed: int, device: str) -> tuple[Any, Any]:
+    """Return a small Llama with random weights and the tokenizer of `tiny`."""
+    import transformers
+
+    from ragen_bench.models import hf_loading
+
+    width, layers = shape
+    if width % 32:
+        raise InvalidSpec(f"hidden_size is {width!r}, but must be a multiple of 32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        str(Path(hf_engine.__file__).parent / "tiny")
+    )
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    network = transformers.LlamaForCausalLM(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.05, generator=generator)
+    return network.to(hf_loading.device_named(device)).eval(), tokenizer
+
+
+def with_adapter(network: Any, rank: int, seed: int) -> Any:
+    """Return a network whose LoRA adapter is trained in place of its weights.
+
+    Raises:
+        MissingExtra: The package peft is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("train", "a LoRA adapter") from error
+    from ragen_bench.models import hf_loading
+
+    with torch.random.fork_rng(), hf_loading.quiet():
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return peft.get_peft_model(network, config)
