@@ -197,6 +197,7 @@ def _completion(text: str) -> Completion:
     return Completion(
         **{
             **held,
+            "prompt_token_ids": tuple(held["prompt_token_ids"]),
             "token_ids": tuple(held["token_ids"]),
             "logprobs": tuple(held["logprobs"]),
             "usage": Usage(**held["usage"]),
@@ -213,6 +214,7 @@ def _check(held: Any) -> None:
     sound = {
         "text": isinstance(held["text"], str),
         "thinking": isinstance(held["thinking"], str | None),
+        "prompt_token_ids": _all_of(held["prompt_token_ids"], int),
         "token_ids": _all_of(held["token_ids"], int),
         "logprobs": _all_of(held["logprobs"], int, float),
         "usage": all(n is None or (type(n) is int and n >= 0) for n in counts),

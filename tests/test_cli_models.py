@@ -210,6 +210,7 @@ def test_plan_says_of_a_bound_that_it_is_one() -> None:
     assert "at most" not in learnt
 
 
+@pytest.mark.api
 def test_plan_counts_for_a_server_without_asking_it(here: Path) -> None:
     table = TABLE.replace("models.paid", 'models."openai:NAME"')
     (here / "prices.toml").write_text(table)

@@ -197,6 +197,7 @@ OTHER_SAMPLING = {
     "top_p": 0.9,
     "max_tokens": 255,
     "stop": ("</answer>", "\n\n"),
+    "processed_logprobs": True,
 }
 
 

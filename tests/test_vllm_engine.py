@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -441,16 +442,20 @@ def test_a_process_that_just_ends_leaves_nothing_behind_and_prints_nothing(
     # One process less to start; how the engine is divided does not matter here.
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     environment["PYTHONPATH"] = str(Path(rb.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, str(script), f"vllm:{TINY}"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-    )
-    assert (done.stderr, done.returncode) == ("", 0)
-    (child,) = map(int, done.stdout.split())
-    await_end_of(lambda: is_alive(child))
+    # A short path, as sockets need it.
+    with tempfile.TemporaryDirectory(prefix="r-") as scratch:
+        environment["TMPDIR"] = scratch
+        done = subprocess.run(
+            [sys.executable, str(script), f"vllm:{TINY}"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+        )
+        assert (done.stderr, done.returncode) == ("", 0)
+        (child,) = map(int, done.stdout.split())
+        await_end_of(lambda: is_alive(child))
+        assert os.listdir(scratch) == []
 
 
 def await_end_of(something: Callable[[], Any]) -> None:

@@ -142,6 +142,7 @@ class VLLMModel(Model):
         conversation.engine_state = _State(self, transcript)
         return Completion(
             text=draft.text,
+            prompt_token_ids=tuple(ids),
             token_ids=draft.token_ids,
             logprobs=draft.logprobs,
             usage=Usage(

@@ -13,7 +13,9 @@ import itertools
 import logging
 import multiprocessing.spawn
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import warnings
 import weakref
@@ -145,6 +147,7 @@ class _Serving:
         self._lora: Any = None
         self._engine: Any = None
         self._closing = False
+        self._sockets = tempfile.mkdtemp(prefix="ragen-")
         self._numbers = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
@@ -193,7 +196,7 @@ class _Serving:
 
     async def _serve(self) -> None:
         try:
-            with _surroundings(self._threads):
+            with _surroundings(self._threads, self._sockets):
                 self._engine = self._make_engine()
             await self._load_adapter()
         except BaseException as error:
@@ -230,6 +233,7 @@ class _Serving:
             engine.shutdown()
             # Its destructor calls this again, when Python may be half gone.
             engine.shutdown = _do_nothing
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _answer(self, ids: Sequence[int], parameters: Any) -> Answer | RagenError:
         """Return an answer, or why there is none.
@@ -286,10 +290,12 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _surroundings(threads: int | None) -> Iterator[None]:
+def _surroundings(threads: int | None, sockets: str) -> Iterator[None]:
     """Let the engine's processes start quietly, and keep what they need to them."""
     before = dict(os.environ)
     os.environ.update(_AT_START)
+    # vLLM never removes the sockets that its processes talk through.
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
     if threads is not None:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         os.environ["OMP_NUM_THREADS"] = str(threads)
