@@ -855,7 +855,7 @@ class TestLoading:
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: bfloat16)
         monkeypatch.setattr(torch, "zeros", zeros)
-        assert hf_loading._device("auto") == torch.device(device)
+        assert hf_loading.device_named("auto") == torch.device(device)
         assert hf_loading._dtype("auto", torch.device(device)) == dtype
         assert hf_loading._dtype("float32", torch.device(device)) == torch.float32
 
