@@ -272,8 +272,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "lr": 5e-4,
             "betas": (0.9, 0.98),
             "entropy": 0.01,
-            "clone_seconds": 10.0,
-            "iterations": 60,
+            "clone_seconds": 15.0,
+            "clone_batch": 16,
+            "iterations": 30,
         },
     }
 )

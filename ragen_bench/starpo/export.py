@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ragen_bench.models import hf_loading
 from ragen_bench.provenance import commit, versions
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo.policy import plain_network, plain_state
@@ -26,11 +27,13 @@ def write(training: "Training", folder: Path, *, command: str | None = None) -> 
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     network = plain_network(policy.network)
-    if network is policy.network:
-        network.save_pretrained(beside)
-    else:
-        policy.served.save_pretrained(beside, state_dict=plain_state(policy.network))
-    policy.tokenizer.save_pretrained(beside)
+    with hf_loading.quiet():
+        if network is policy.network:
+            network.save_pretrained(beside)
+        else:
+            weights = plain_state(policy.network)
+            policy.served.save_pretrained(beside, state_dict=weights)
+        policy.tokenizer.save_pretrained(beside)
     settings = {
         "agent": config.agent,
         "prompt": config.prompt,
