@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import json
 import math
 import subprocess
@@ -828,6 +829,11 @@ class TestLoading:
         (tmp_path / "ragen.json").write_text("{")
         with pytest.raises(InvalidSpec, match="not JSON"):
             hf_loading.read_defaults(str(tmp_path))
+
+    def test_two_threads_may_load_at_once(self, folder):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            models = list(pool.map(lambda _: make_model(f"hf:{folder}"), range(4)))
+        assert len({repr(model.describe()) for model in models}) == 1
 
     def test_loading_leaves_the_number_of_cores_as_it_was(self, folder):
         torch.set_num_threads(2)

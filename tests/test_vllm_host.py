@@ -9,14 +9,15 @@ import pytest
 
 SCRIPT = """
 import multiprocessing, os, signal
-from ragen_bench.models import vllm_host
+from ragen_bench.models import vllm_surroundings
 
 print("top", flush=True)
 context = multiprocessing.get_context("spawn")
-with vllm_host._own_main():
+with vllm_surroundings.own_main():
     ours, theirs = context.Pipe()
-    # It answers when it is up, and then waits for ever.
-    child = context.Process(target=exec, args=("c.send(1); c.recv()", {"c": theirs}))
+    # It answers when it is up, and then hears of nothing.
+    work = "import time; c.send(1); time.sleep(600)"
+    child = context.Process(target=exec, args=(work, {"c": theirs}))
     child.start()
 ours.recv()
 print(child.pid, flush=True)

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from ragen_bench.errors import InvalidSpec, MissingExtra, UnknownName
-from ragen_bench.models.vllm_options import Options, adapter_rank, engine_arguments
+from ragen_bench.models.vllm_options import (
+    Options,
+    adapter_rank,
+    engine_arguments,
+    environment_of,
+)
 from ragen_bench.registry import make_model
 
 GIB = 2**30
@@ -87,6 +92,26 @@ def test_what_is_asked_for_reaches_the_engine() -> None:
     assert found["gpu_memory_utilization"] == 0.5
     assert found["enforce_eager"] is True
     assert found["trust_remote_code"] is False
+
+
+def test_an_engine_on_a_cpu_compiles_nothing_unless_asked() -> None:
+    assert environment_of(Options(), 8) == {"TORCHDYNAMO_DISABLE": "1"}
+    assert environment_of(Options(enforce_eager=False), 8) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [
+        (Options(threads=3), "3"),
+        (Options(tensor_parallel_size=2), "4"),
+        (Options(tensor_parallel_size=16), "1"),
+        (Options(tensor_parallel_size=2, threads=3), "3"),
+    ],
+)
+def test_cores_are_shared_by_number(options: Options, each: str) -> None:
+    found = environment_of(options, 8)
+    assert found["OMP_NUM_THREADS"] == each
+    assert found["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
 
 
 def adapter(place: Path, **config: object) -> str:

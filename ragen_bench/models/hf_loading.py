@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from ragen_bench.errors import InvalidSpec, MissingExtra, UnknownName
 from ragen_bench.models.hf_options import Origin
 
+_LOADING = threading.Lock()
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _DTYPES = ("float32", "bfloat16", "float16")
 _END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
@@ -55,7 +57,8 @@ def load_network(place: str, dtype: str, device: str) -> tuple[Any, Any]:
     on = device_named(device)
     kind = _dtype(dtype, on)
     try:
-        with quiet():
+        # transformers builds networks by way of state that all threads share.
+        with _LOADING, quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 place, trust_remote_code=False
             )

@@ -4,20 +4,14 @@ Prompts are made as for ``hf:``, so that both are asked the very same token ids.
 engine batches whatever waits and keeps the keys and values of earlier prompts.
 """
 
+import asyncio
 import dataclasses
 import importlib.resources
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from ragen_bench.errors import (
-    ContextOverflow,
-    InvalidSpec,
-    MissingExtra,
-    UnknownName,
-)
+from ragen_bench.errors import ContextOverflow, InvalidSpec
 from ragen_bench.model import (
     Completion,
     Conversation,
@@ -27,12 +21,22 @@ from ragen_bench.model import (
     Sampling,
     Usage,
 )
-from ragen_bench.models import hf_loading, vllm_host
+from ragen_bench.models import hf_loading
 from ragen_bench.models.chat_template import Chat, Transcript
 from ragen_bench.models.hf_options import Origin, json_object, switch, whole_number
+from ragen_bench.models.vllm_host import EngineHost
+from ragen_bench.models.vllm_loading import (
+    Card,
+    cores,
+    device,
+    free_memory,
+    read_card,
+    require_extra,
+)
 from ragen_bench.models.vllm_options import (
     Options,
     engine_arguments,
+    environment_of,
     positive,
     share,
 )
@@ -45,15 +49,6 @@ class _State:
 
     owner: "VLLMModel"
     transcript: Transcript
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Card:
-    """What a model's folder says, weights apart."""
-
-    config: Any
-    generation_config: Any
-    tokenizer: Any
 
 
 class VLLMModel(Model):
@@ -70,9 +65,7 @@ class VLLMModel(Model):
         UnknownName: There is no such argument of the engine.
     """
 
-    def __init__(
-        self, name: str, card: _Card, origin: Origin, options: Options
-    ) -> None:
+    def __init__(self, name: str, card: Card, origin: Origin, options: Options) -> None:
         self.name = name
         self.defaults = origin.defaults
         self.max_context: int = hf_loading.context_length(card, options.max_context)
@@ -81,20 +74,19 @@ class VLLMModel(Model):
         named = hf_loading.end_ids(card, card.tokenizer)
         self._chat = Chat(card.tokenizer, named, origin.template_args)
         self._hashes: dict[str, str] | None = None
-        self._device = _device()
+        self._device = device()
+        on_cpu = self._device == "cpu"
         self._arguments = engine_arguments(
             origin.place or "",
             options,
             self.max_context,
-            free_memory=_free_memory() if self._device == "cpu" else None,
+            free_memory=free_memory() if on_cpu else None,
         )
         self._given = dict(options.engine_args)
-        threads = options.threads
-        if self._device == "cpu" and options.tensor_parallel_size > 1:
-            # Bound to cores, several workers want as many memory nodes.
-            threads = threads or max(1, _cores() // options.tensor_parallel_size)
-        self._host = vllm_host.EngineHost(
-            self._arguments, lora=options.lora, threads=threads
+        self._host = EngineHost(
+            self._arguments,
+            lora=options.lora,
+            environment=environment_of(options, cores()) if on_cpu else {},
         )
         self._host.start()
 
@@ -203,8 +195,6 @@ class VLLMModel(Model):
 
     async def aclose(self) -> None:
         """End the engine; what still waits gets a `ProviderError`."""
-        import asyncio
-
         await asyncio.to_thread(self._host.stop)
 
     def _parameters(self, sampling: Sampling, seed: int) -> Any:
@@ -300,74 +290,8 @@ def load(
         raise InvalidSpec("model 'vllm' needs a folder or a hub id: vllm:FOLDER")
     if rest == "tiny" and not Path(rest).exists():
         rest = str(importlib.resources.files("ragen_bench.models") / "tiny")
-    _require_extra(name)
+    require_extra(name)
     hf_loading.check_place(rest)
     defaults = hf_loading.read_defaults(rest)
     origin = Origin(place=rest, lora=lora, defaults=defaults, template_args=arguments)
-    return VLLMModel(name, _read_card(rest), origin, options)
-
-
-def _require_extra(name: str) -> None:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        vllm_host.prepare()
-    except ModuleNotFoundError as error:
-        raise MissingExtra("vllm", f"model {name!r}") from error
-    except (ImportError, OSError) as error:
-        raise InvalidSpec(f"vLLM is installed but cannot be loaded: {error}") from error
-
-
-def _read_card(place: str) -> _Card:
-    """Return a model's configuration and tokenizer.
-
-    Raises:
-        UnknownName: Nothing is found there.
-        InvalidSpec: What is there is no language model with a tokenizer.
-    """
-    import transformers
-
-    try:
-        with hf_loading.quiet():
-            config = transformers.AutoConfig.from_pretrained(
-                place, trust_remote_code=False
-            )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                place, trust_remote_code=False
-            )
-            try:
-                generation = transformers.GenerationConfig.from_pretrained(place)
-            except OSError:  # the file may be missing
-                generation = SimpleNamespace(eos_token_id=None)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().partition("\n")[0]
-        if Path(place).is_dir():
-            raise InvalidSpec(
-                f"folder {place!r} holds no language model with a tokenizer that "
-                f"transformers can read: {first}"
-            ) from error
-        raise UnknownName(
-            f"no model {place!r}: there is no such folder here, and the hub did not "
-            f"give it ({first}); download it first and give its folder"
-        ) from error
-    return _Card(config=config, generation_config=generation, tokenizer=tokenizer)
-
-
-def _device() -> str:
-    from vllm.platforms import current_platform
-
-    return str(current_platform.device_type)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that are free, 0 where the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
+    return VLLMModel(name, read_card(rest), origin, options)

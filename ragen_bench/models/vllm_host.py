@@ -7,33 +7,19 @@ that it starts itself; they end with the host, and with Python.
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import dataclasses
 import itertools
-import logging
-import multiprocessing.spawn
-import os
 import shutil
 import signal
 import tempfile
 import threading
-import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_bench.errors import InvalidSpec, ProviderError, ProviderRefusal, RagenError
+from ragen_bench.models.vllm_surroundings import surroundings
 
-_DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-"""Set for good, unless they are set: vLLM reads them whenever it likes."""
-_AT_START = {"PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""Set for the processes of the engine alone."""
-_CHILD = "vllm_child.py"
 _CLOSED = "the model was closed before it answered"
 
 
@@ -47,32 +33,13 @@ class Answer:
     cached_tokens: int | None
 
 
-def prepare() -> None:
-    """Make vLLM quiet, then import it.
-
-    Raises:
-        ImportError: vLLM is not installed, or cannot be loaded.
-    """
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    # Before vLLM has set up its loggers, Python itself would print their warnings.
-    silence = logging.NullHandler()
-    logging.getLogger("vllm").addHandler(silence)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import vllm.v1.engine.async_llm  # noqa: F401
-    finally:
-        logging.getLogger("vllm").removeHandler(silence)
-
-
 class EngineHost:
     """One engine; it starts when asked, and again after it was stopped.
 
     Args:
         arguments: Those of vLLM's ``AsyncEngineArgs``.
         lora: Folder of an adapter that serves all requests.
-        threads: Cores of a CPU that the engine computes on, not bound to any.
+        environment: Variables that its processes get.
     """
 
     def __init__(
@@ -80,11 +47,11 @@ class EngineHost:
         arguments: Mapping[str, Any],
         *,
         lora: str | None = None,
-        threads: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = dict(arguments)
         self._lora = lora
-        self._threads = threads
+        self._environment = dict(environment or {})
         self._lock = threading.Lock()
         self._serving: _Serving | None = None
         _HOSTS.add(self)
@@ -98,7 +65,7 @@ class EngineHost:
         with self._lock:
             if self._serving is not None:
                 return
-            serving = _Serving(self._arguments, self._lora, self._threads)
+            serving = _Serving(self._arguments, self._lora, self._environment)
             serving.open()
             # Behind what vLLM and multiprocessing registered, to be called before:
             # they would wait for processes that nobody has told to end.
@@ -139,10 +106,13 @@ class _Serving:
     """The engine from one start to one stop."""
 
     def __init__(
-        self, arguments: Mapping[str, Any], lora: str | None, threads: int | None
+        self,
+        arguments: Mapping[str, Any],
+        lora: str | None,
+        environment: Mapping[str, str],
     ) -> None:
         self._arguments = arguments
-        self._threads = threads
+        self._environment = environment
         self._lora_place = lora
         self._lora: Any = None
         self._engine: Any = None
@@ -196,7 +166,7 @@ class _Serving:
 
     async def _serve(self) -> None:
         try:
-            with _surroundings(self._threads, self._sockets):
+            with surroundings(self._environment, self._sockets):
                 self._engine = self._make_engine()
             await self._load_adapter()
         except BaseException as error:
@@ -287,51 +257,6 @@ def _read(output: Any) -> Answer:
 
 def _do_nothing(*_: Any, **__: Any) -> None:
     pass
-
-
-@contextlib.contextmanager
-def _surroundings(threads: int | None, sockets: str) -> Iterator[None]:
-    """Let the engine's processes start quietly, and keep what they need to them."""
-    before = dict(os.environ)
-    os.environ.update(_AT_START)
-    # vLLM never removes the sockets that its processes talk through.
-    os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
-    if threads is not None:
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-    try:
-        with warnings.catch_warnings(), _own_main():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        # vLLM itself sets more, such as LD_PRELOAD, that is meant for them alone.
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _own_main() -> Iterator[None]:
-    """Let processes that this thread starts run `vllm_child`, not the main script.
-
-    They need nothing of it, and a script that says what to do at its top level would
-    do it once more in each of them.
-    """
-    thread = threading.current_thread()
-    original = multiprocessing.spawn.get_preparation_data
-
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = original(name)
-        if threading.current_thread() is thread:
-            data.pop("init_main_from_name", None)
-            data["init_main_from_path"] = str(Path(__file__).with_name(_CHILD))
-        return data
-
-    multiprocessing.spawn.get_preparation_data = get_preparation_data
-    try:
-        yield
-    finally:
-        multiprocessing.spawn.get_preparation_data = original
 
 
 _HOSTS: weakref.WeakSet[EngineHost] = weakref.WeakSet()

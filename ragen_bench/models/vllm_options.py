@@ -181,6 +181,26 @@ def engine_arguments(
     return found | dict(options.engine_args)
 
 
+def environment_of(options: Options, cores: int) -> dict[str, str]:
+    """Return what the processes of an engine on a CPU find in their environment.
+
+    Args:
+        options: What was asked for.
+        cores: That this process may use.
+    """
+    found, threads = {}, options.threads
+    if options.enforce_eager is not False:
+        # Else parts of the sampler are compiled at the first request, for seconds.
+        found["TORCHDYNAMO_DISABLE"] = "1"
+    if options.tensor_parallel_size > 1:
+        # Bound to cores, several workers want as many memory nodes.
+        threads = threads or max(1, cores // options.tensor_parallel_size)
+    if threads is not None:
+        found["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        found["OMP_NUM_THREADS"] = str(threads)
+    return found
+
+
 def _check_known(engine_args: Mapping[str, Any]) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
