@@ -1,6 +1,7 @@
 """Means whose gradients do not depend on how a batch is split."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,10 @@ def rank(index: int, folder: str) -> None:
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
     reason="PyTorch was built without gloo",
 )
-def test_two_ranks_have_the_gradient_of_one_process(tmp_path) -> None:
+def test_two_ranks_have_the_gradient_of_one_process(tmp_path, monkeypatch) -> None:
+    # The two processes import this module by its name; last, so that they still take
+    # the installed package.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent.parent)])
     torch.multiprocessing.spawn(rank, args=(str(tmp_path),), nprocs=2)
     batch = Batch()
     for mode, options in MODES.items():
