@@ -25,7 +25,7 @@ from ragen_bench.registry import make, make_agent
 from ragen_bench.seeding import Stream
 from ragen_bench.starpo.experience import Experience, passes
 from ragen_bench.starpo.rollout import UNKNOWN, Cell
-from ragen_bench.starpo.trajectories import Segment, Trajectory
+from ragen_bench.starpo.trajectories import Segment, Trajectory, continued
 from ragen_bench.starpo.update import clip_and_step, logprobs_of
 from ragen_bench.text_env import TextEnv
 
@@ -70,14 +70,11 @@ class Expert(Model):
         errs = self._stream.random() < self._noise
         reply = self._random() if errs else self._planned()
         ids = [*self._chat.encode_inside(reply), self._end_id]
-        segments = self.segments
-        if not segments or prompt[: len(segments[-1].ids)] != segments[-1].ids:
-            segments.append(Segment())
-        segments[-1].read(prompt[len(segments[-1].ids) :])
+        segment = continued(self.segments, prompt)
         if errs:
-            segments[-1].read(ids)
+            segment.read(ids)
         else:
-            segments[-1].write(ids, [0.0] * len(ids))
+            segment.write(ids, [0.0] * len(ids))
         self._last = Transcript(text, prompt, reply, tuple(ids))
         return Completion(text=reply, token_ids=tuple(ids))
 

@@ -16,7 +16,7 @@ from ragen_bench.model import Completion, Conversation, Message, Model, Sampling
 from ragen_bench.records import Episode, EpisodeKey
 from ragen_bench.registry import make, make_agent
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo.trajectories import Segment, Trajectory
+from ragen_bench.starpo.trajectories import Segment, Trajectory, continued
 from ragen_bench.symbolic import Split
 from ragen_bench.text_env import TextEnv
 
@@ -63,10 +63,7 @@ class RecordingModel(Model):
         completion = await self._model.generate(conversation, asked)
         prompt = list(completion.prompt_token_ids)
         segments = self._segments.setdefault(conversation.key, [])
-        if not segments or prompt[: len(segments[-1].ids)] != segments[-1].ids:
-            segments.append(Segment())
-        segment = segments[-1]
-        segment.read(prompt[len(segment.ids) :])
+        segment = continued(segments, prompt)
         segment.write(list(completion.token_ids), list(completion.logprobs))
         return completion
 

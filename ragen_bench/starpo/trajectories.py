@@ -56,6 +56,17 @@ class Segment:
         self.turns.append(TurnTokens(start, len(self.ids)))
 
 
+def continued(segments: list[Segment], prompt: list[int]) -> Segment:
+    """Return the segment that has read a prompt: the last, if the prompt extends it.
+
+    Otherwise a new one is added to the segments.
+    """
+    if not segments or prompt[: len(segments[-1].ids)] != segments[-1].ids:
+        segments.append(Segment())
+    segments[-1].read(prompt[len(segments[-1].ids) :])
+    return segments[-1]
+
+
 @dataclasses.dataclass(slots=True)
 class Trajectory:
     """One episode as the trainer sees it."""
