@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ragen_bench.records import Episode, RunConfig, Summary, Turn
     from ragen_bench.runner import run
     from ragen_bench.scoring import score
+    from ragen_bench.starpo.public import train
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _LAZY = {
     "check_env": "ragen_bench.checks",
     "run": "ragen_bench.runner",
     "score": "ragen_bench.scoring",
+    "train": "ragen_bench.starpo.public",
 }
 """Names whose modules need pydantic or scipy, which a light import must not pull in."""
 
@@ -66,6 +68,7 @@ __all__ = [
     "register_agent",
     "run",
     "score",
+    "train",
 ]
 
 

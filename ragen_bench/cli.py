@@ -21,7 +21,7 @@ from ragen_bench import __version__
 from ragen_bench.cli_models import doctor, plan
 from ragen_bench.cli_options import as_json, echo_json, examples, imports, pairs_option
 from ragen_bench.cli_run import INCOMPLETE, play, report, run
-from ragen_bench.cli_train import diagnose, train
+from ragen_bench.cli_train import algorithms, diagnose, train
 from ragen_bench.errors import CheckFailed, InvalidSpec, RagenError, RunIncomplete
 
 
@@ -130,9 +130,13 @@ def score(
     epilog=examples(
         "ragen-bench ls envs -v",
         "ragen-bench ls agents --json",
+        "ragen-bench ls algorithms -v",
     ),
 )
-@click.argument("what", type=click.Choice(("envs", "agents", "models", "boards")))
+@click.argument(
+    "what",
+    type=click.Choice(("envs", "agents", "models", "boards", "algorithms")),
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say what each one is.")
 @imports
 @as_json("Write a list of objects.")
@@ -140,7 +144,7 @@ def list_names(*, what: str, verbose: bool, as_json: bool) -> None:
     """List the names of what there is, one a line."""
     from ragen_bench import listing
 
-    found = listing.LISTS[what]()
+    found = algorithms() if what == "algorithms" else listing.LISTS[what]()
     if as_json:
         echo_json(found)
         return
@@ -212,9 +216,10 @@ def _passes(check: Callable[[], tuple[str, ...]]) -> bool:
     epilog=examples(
         "ragen-bench new env my_maze",
         "ragen-bench new agent my_agent --out agents",
+        "ragen-bench new algorithm my_algorithm",
     ),
 )
-@click.argument("kind", type=click.Choice(("env", "agent", "board")))
+@click.argument("kind", type=click.Choice(("env", "agent", "board", "algorithm")))
 @click.argument("name")
 @click.option(
     "--out",
@@ -223,7 +228,7 @@ def _passes(check: Callable[[], tuple[str, ...]]) -> bool:
     help="Folder or file; the working directory by default.",
 )
 def new(*, kind: Any, name: str, out: Path | None) -> None:
-    """Write the one file of a new environment, agent or board.
+    """Write the one file of a new environment, agent, board or algorithm.
 
     It works before it is edited; the commands that try it are shown.
     """

@@ -61,7 +61,7 @@ def _refuse(constant: str) -> NoReturn:
 def import_modules(
     context: click.Context, option: click.Parameter, names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Import modules that register environments or agents.
+    """Import modules that register environments, agents or algorithms.
 
     Raises:
         InvalidSpec: A name is that of a file.
@@ -89,7 +89,8 @@ def imports(verb: F) -> F:
         is_eager=True,
         expose_value=False,
         callback=import_modules,
-        help="Import a module that registers environments or agents.  Repeatable.",
+        help="Import a module that registers environments, agents or algorithms.  "
+        "Repeatable.",
     )(verb)
 
 

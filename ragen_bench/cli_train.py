@@ -1,7 +1,7 @@
 """The verbs of the trainer: ``train`` and ``diagnose``."""
 
+import contextlib
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +14,6 @@ from ragen_bench.cli_options import (
     imports,
     pairs_option,
 )
-from ragen_bench.errors import InvalidSpec, MissingExtra
 
 if TYPE_CHECKING:
     from ragen_bench.starpo.config import TrainConfig
@@ -78,18 +77,21 @@ def train(
     DIR/model, which ``ragen-bench run --model hf:DIR/model`` plays.  Exit codes: 0
     trained to the end, 2 wrong usage, 3 stopped before it.
     """
-    _require_extra()
-    config = _configure(file, preset, envs, model, changed)
-    out = out or _default_folder(config, preset, file)
+    from ragen_bench.starpo import public
+
+    public.require_extra()
+    config = public.configure(
+        file, preset=preset, envs=envs, model=model, settings=changed
+    )
+    out = out or public.default_folder(config, file)
     if dry_run:
         _show(config, out, as_json)
         context.exit(0)
-    from ragen_bench.starpo.progress import Lines
-    from ragen_bench.starpo.training import Progress, train
+    from ragen_bench.starpo import progress, training
 
-    progress = Progress() if quiet else Lines(sys.stderr, config.iterations)
     command = shlex.join(["ragen-bench", *context.find_root().obj])
-    outcome = train(config, out, progress=progress, command=command)
+    with contextlib.closing(progress.choose(quiet=quiet)) as watch:
+        outcome = training.train(config, out, progress=watch, command=command)
     if as_json:
         echo_json(
             {
@@ -105,68 +107,72 @@ def train(
         play = f"ragen-bench run --env {cell} --model hf:{outcome.model}"
         click.echo(f"play it: {play}", err=True)
     if not outcome.complete:
-        click.echo("stopped before the end; the same command goes on", err=True)
+        click.echo(
+            f"stopped after iteration {outcome.iterations} of {config.iterations}, all "
+            f"is saved; the same command goes on: {command}",
+            err=True,
+        )
     context.exit(0 if outcome.complete else INCOMPLETE)
 
 
 @click.command(
     epilog=examples(
         "ragen-bench diagnose runs/train-starpo-s",
+        "ragen-bench diagnose runs/seed-* --plot curves.png",
+        "ragen-bench diagnose wandb.csv --column valid_rate=my/valid",
     ),
 )
 @click.argument(
-    "folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False)
+    "folders",
+    metavar="DIR...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
 )
-def diagnose(*, folder: Path) -> None:
-    """Tell from a training's files whether and when it collapsed."""
-    from ragen_bench.starpo.diagnosis import diagnose as diagnose_folder
+@pairs_option(
+    "--column",
+    "columns",
+    "Name a column of a CSV file that is not called as ours, OURS=THEIRS; those of "
+    "RAGEN are known.",
+)
+@as_json("Write a list of the diagnoses as JSON, and nothing else, to stdout.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw the metrics too: .png, .svg or .pdf.  Several folders, such as seeds, "
+    "are drawn as mean and range.",
+)
+def diagnose(
+    *,
+    folders: tuple[Path, ...],
+    columns: dict[str, Any],
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Tell from the files of trainings whether and when they collapsed.
 
-    click.echo(str(diagnose_folder(folder)))
+    DIR is a training's folder, or a CSV file of metrics, of another trainer too.
+    """
+    from ragen_bench.starpo import curves
+    from ragen_bench.starpo.diagnosis import diagnose as diagnose_one
 
-
-def _require_extra() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("train", "ragen-bench train") from error
-
-
-def _configure(
-    file: Path | None,
-    preset: str | None,
-    envs: tuple[str, ...],
-    model: str | None,
-    changed: dict[str, Any],
-) -> "TrainConfig":
-    """Return the configuration: preset, then file, then flags."""
-    from ragen_bench.starpo import config
-
-    held: dict[str, Any] = {}
-    if file is not None:
-        named, held = config.read(file)
-        preset = preset or named
-    flags: dict[str, Any] = {}
-    if envs:
-        flags["envs"] = envs
-    if model is not None:
-        prefix, _, rest = model.partition(":")
-        if rest and prefix != "hf":
-            raise InvalidSpec(
-                f"model is {model!r}, but must be fresh, tiny or hf:FOLDER_OR_ID"
-            )
-        flags["model"] = rest or model
-    return config.make(preset, held, flags, changed)
+    named = {ours: str(theirs) for ours, theirs in columns.items()}
+    found = [(folder, diagnose_one(folder, columns=named)) for folder in folders]
+    if as_json:
+        echo_json([{"place": str(place), **one.to_dict()} for place, one in found])
+    else:
+        for place, one in found:
+            click.echo(f"{place}:\n{one}" if len(found) > 1 else str(one))
+    if plot is not None:
+        click.echo(curves.draw(folders, plot, named), err=True)
 
 
-def _default_folder(
-    config: "TrainConfig", preset: str | None, file: Path | None
-) -> Path:
-    import re
+def algorithms() -> list[dict[str, Any]]:
+    """Return the algorithms of the trainer, as `ragen_bench.listing` does others."""
+    from ragen_bench.starpo import public
 
-    source = file.stem if file is not None else preset or "default"
-    name = "-".join(["train", source, *config.envs])
-    return Path("runs") / re.sub(r"[^A-Za-z0-9._-]", "_", name)[:120]
+    return public.algorithms()
 
 
 def _show(config: "TrainConfig", out: Path, as_json: bool) -> None:
@@ -179,5 +185,11 @@ def _show(config: "TrainConfig", out: Path, as_json: bool) -> None:
     click.echo(f"would train into {out}")
     for name, value in found["config"].items():
         click.echo(f"  {name} = {value!r}")
+    if found["sizes"] is None:
+        click.echo(f"sizes: unknown, {config.model!r} is not on this machine")
+        return
     for name, value in found["sizes"].items():
-        click.echo(f"{name}: {value:,}" if value is not None else f"{name}: unknown")
+        click.echo(f"{name}: {value:,}")
+    click.echo("memory, about:")
+    for name, value in found["memory"].items():
+        click.echo(f"  {name}: {value / 2**20:,.0f} MiB")

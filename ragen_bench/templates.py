@@ -5,12 +5,14 @@ import keyword
 import re
 import shlex
 import string
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from ragen_bench.errors import InvalidSpec
 
-Kind: TypeAlias = Literal["env", "agent", "board"]
+Kind: TypeAlias = Literal["env", "agent", "board", "algorithm"]
 
 _MODULE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BOARD_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -239,6 +241,47 @@ class $cls(Agent):
         return Reply(text=f"<answer>{name}</answer>")
 '''
 
+_ALGORITHM = '''\
+"""$cls: each return less the median of its group."""
+
+import torch
+
+from ragen_bench.starpo.algorithm import Algorithm, by_trajectory, register_algorithm
+from ragen_bench.starpo.experience import Experience
+
+
+def centred(returns: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Return the advantage of each of N trajectories, [N] float.
+
+    An estimator that gives tokens of a trajectory different advantages takes the place
+    of `by_trajectory`, see `ragen_bench.starpo.algorithms.ppo`.
+
+    Args:
+        returns: [N] float, sum of the rewards of a trajectory.
+        groups: [N] int64, which trajectories played the same instance.
+
+    Example:
+        >>> groups = torch.tensor([0, 0, 0, 7, 7])
+        >>> centred(torch.tensor([0.0, 1.0, 5.0, 2.0, 2.0]), groups).tolist()
+        [-1.0, 0.0, 4.0, 0.0, 0.0]
+    """
+    advantages = torch.empty_like(returns)
+    for group in groups.unique():
+        mine = groups == group
+        advantages[mine] = returns[mine] - returns[mine].median()
+    return advantages
+
+
+def advantages(experience: Experience) -> torch.Tensor:
+    """Return the advantages of what was played, [N] float."""
+    return centred(experience.returns, experience.groups)
+
+
+plain = Algorithm(estimate=by_trajectory(advantages), critic=False)
+
+register_algorithm("$name", plain)
+'''
+
 _BOARD = """\
 # A board: a frozen list of episodes, and what an entry is free to choose.
 # Raise the version whenever either changes.
@@ -273,6 +316,22 @@ seeds = 10
 """
 
 
+_TEXTS: Mapping[Kind, str] = MappingProxyType(
+    {"env": _ENV, "agent": _AGENT, "board": _BOARD, "algorithm": _ALGORITHM}
+)
+
+
+_HOMES: Mapping[Kind, tuple[str, str]] = MappingProxyType(
+    {
+        "env": ("ragen_bench.envs", ""),
+        "agent": ("ragen_bench.agents", ""),
+        # To import algorithms themselves takes PyTorch.
+        "algorithm": ("ragen_bench.starpo", "algorithms"),
+    }
+)
+"""Package, and folder in it, where a file is found by its name alone."""
+
+
 class Written(NamedTuple):
     """A new file, and commands that try it."""
 
@@ -281,7 +340,7 @@ class Written(NamedTuple):
 
 
 def write(kind: Kind, name: str, out: Path | None = None) -> Written:
-    """Write the one file of a new environment, agent or board.
+    """Write the one file of a new environment, agent, board or algorithm.
 
     Args:
         kind: What it is.
@@ -301,8 +360,7 @@ def write(kind: Kind, name: str, out: Path | None = None) -> Written:
         raise InvalidSpec(
             f"--out is {str(path)!r}, but the file of {name!r} is called {name}{suffix}"
         )
-    text = string.Template({"env": _ENV, "agent": _AGENT, "board": _BOARD}[kind])
-    filled = text.substitute(name=name, cls=_class_name(name))
+    filled = string.Template(_TEXTS[kind]).substitute(name=name, cls=_class_name(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="ascii", newline="\n") as file:
@@ -354,6 +412,12 @@ def _commands(kind: Kind, name: str, path: Path) -> tuple[str, ...]:
             f"{program} check{imported} --agent {name}",
             f"{program} run{imported} --agent {name} --env ragen/Bandit-v0:1",
         )
+    if kind == "algorithm":
+        settings = "--preset tiny-cpu --set iterations=3 --set clone_seconds=1"
+        return (
+            f"{program} train{imported} {settings} --set algorithm={name}",
+            f"python -m doctest {shlex.quote(str(path))}",
+        )
     env_id = f"my/{_class_name(name)}-v0"
     return (
         f"{program} check{imported} {env_id}",
@@ -365,8 +429,9 @@ def _commands(kind: Kind, name: str, path: Path) -> tuple[str, ...]:
 def _found_by(kind: Kind, name: str, path: Path) -> tuple[str, str]:
     """Return the program and the option with which a new module is imported."""
     folder = path.resolve().parent
-    own = importlib.import_module(f"ragen_bench.{kind}s").__path__
-    if folder in (Path(place).resolve() for place in own):
+    package, inner = _HOMES[kind]
+    own = importlib.import_module(package).__path__
+    if folder in (Path(place, inner).resolve() for place in own):
         return "ragen-bench", ""
     if folder == Path.cwd():
         return "ragen-bench", f" --import {name}"

@@ -1,19 +1,27 @@
 """Choose the thresholds of the echo-trap detector on trainings, check on fresh ones.
 
-    python scripts/fit_echo_trap.py \
-        --collapsing runs/bad-* --healthy runs/good-* \
-        --fresh-collapsing runs/new-bad-* --fresh-healthy runs/new-good-*
+    python scripts/fit_echo_trap.py --train runs/echo-trap --store tests/data/collapse
+    python scripts/fit_echo_trap.py --keep \
+        --collapsing tests/data/collapse/collapsing-[0-4].csv \
+        --healthy tests/data/collapse/healthy-[0-4].csv \
+        --fresh-collapsing tests/data/collapse/collapsing-[5-9].csv \
+        --fresh-healthy tests/data/collapse/healthy-[5-9].csv
 
-Each folder has a ``metrics.csv``.  A collapsing run counts as caught if the combined
-alarm comes before success has fallen by half from its best, a healthy one as quiet if
-there is no combined alarm.  One threshold after the other takes the value with which
-most runs are right, until none changes any more; among equally good values the middle
-one, which has most room on either side.  The fresh runs have no say.
+The first command trains by ``scripts/echo_trap/*.toml``, the first half of the seeds to
+choose on and the rest to check; one training after the other, and again only what is
+missing.  The second takes tables or folders that are there.
+
+A collapsing run counts as caught if the combined alarm comes before success has fallen
+by half from its best, a healthy one as quiet if there is no combined alarm.  One
+threshold after the other takes the value with which most runs are right, until none
+changes any more; among equally good values the middle one, which has most room on
+either side.  The fresh runs have no say.
 
 ``--keep`` checks the present thresholds and changes nothing.
 """
 
 import argparse
+import csv
 import dataclasses
 import json
 import statistics
@@ -23,13 +31,34 @@ from pathlib import Path
 
 from ragen_bench.errors import RagenError
 from ragen_bench.starpo.collapse_signs import Row
-from ragen_bench.starpo.diagnosis import (
-    METRICS,
-    Diagnosis,
-    diagnose_rows,
-    read_metrics,
-)
+from ragen_bench.starpo.diagnosis import Diagnosis, diagnose_rows
 from ragen_bench.starpo.thresholds import Thresholds
+from ragen_bench.starpo.training_log import METRICS, read_metrics
+
+SETTINGS = Path(__file__).parent / "echo_trap"
+KINDS: Mapping[str, bool] = {"collapsing": True, "healthy": False}
+"""Names of the settings' files to whether their trainings collapse."""
+KEPT = (
+    "iteration",
+    "return_mean",
+    "success",
+    "spread_mean",
+    "entropy",
+    "reply_tokens",
+    "thought_tokens",
+    "distinct_4",
+    "repeated_4",
+    "cut_share",
+    "valid_rate",
+    "valid_success",
+    "grad_norm",
+    "retrieval",
+    "retrieval_chance",
+    "conditional_entropy",
+    "mutual_information",
+    "mi_z_score",
+)
+"""Columns that are stored, those that the detector and the diagnosis look at."""
 
 GRID: Mapping[str, Sequence[float]] = {
     "decay": (0.5, 0.6, 0.7, 0.8, 0.9),
@@ -44,7 +73,11 @@ GRID: Mapping[str, Sequence[float]] = {
     "entropy_share": (0.1, 0.25, 0.4, 0.55),
     "entropy_growth": (1.5, 2.0, 3.0, 5.0),
     "length_share": (0.3, 0.5, 0.7),
+    "length_growth": (1.5, 2.0, 3.0),
+    "cut_rise": (0.1, 0.25, 0.4),
     "distinct_share": (0.3, 0.5, 0.7),
+    "repeated_rise": (0.1, 0.2, 0.3),
+    "template_share": (0.1, 0.25, 0.4),
     "valid_drop": (0.05, 0.1, 0.15, 0.25),
     "success_drop": (0.15, 0.2, 0.3, 0.4),
     "votes": (1, 2, 3),
@@ -135,16 +168,53 @@ def _cell(value: int | None) -> str:
     return f"{'' if value is None else value:>5}"
 
 
-def load(folders: Iterable[str], collapses: bool) -> list[Run]:
-    """Return the runs in some folders."""
+def load(places: Iterable[str | Path], collapses: bool) -> list[Run]:
+    """Return the runs of some folders or tables."""
     return [
-        Run(
-            name=Path(folder).name,
-            rows=read_metrics(Path(folder) / METRICS),
-            collapses=collapses,
-        )
-        for folder in folders
+        Run(name=Path(p).stem, rows=read_metrics(Path(p)), collapses=collapses)
+        for p in places
     ]
+
+
+def train(folder: Path, kind: str, seed: int) -> Path:
+    """Train by the settings of a kind, unless that is done; return the folder.
+
+    Raises:
+        RagenError: A setting is refused, or the folder holds another training.
+    """
+    from ragen_bench.starpo import config, training
+
+    preset, settings = config.read(SETTINGS / f"{kind}.toml")
+    out = folder / f"{kind}-{seed}"
+    wanted = settings["iterations"]
+    if not ((out / METRICS).exists() and len(read_metrics(out)) >= wanted):
+        print(f"training {out}", file=sys.stderr, flush=True)
+        training.train(config.make(preset, settings, {"seed": seed}), out)
+    return out
+
+
+def store(run: Run, folder: Path) -> None:
+    """Write the columns of a run that matter, in four digits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{run.name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(KEPT)
+        for row in run.rows:
+            writer.writerow([_short(row.get(name)) for name in KEPT])
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def trained(folder: Path, seeds: int) -> tuple[list[Run], list[Run]]:
+    """Train all runs and return those to choose on, and those to check."""
+    parts: tuple[list[Run], list[Run]] = ([], [])
+    for seed in range(seeds):
+        for kind, collapses in KINDS.items():
+            out = train(folder, kind, seed)
+            parts[seed >= seeds // 2].extend(load([out], collapses))
+    return parts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,17 +222,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in ("collapsing", "healthy", "fresh-collapsing", "fresh-healthy"):
         parser.add_argument(f"--{name}", nargs="+", default=[], metavar="DIR")
+    parser.add_argument("--train", type=Path, metavar="DIR", help="train runs into it")
+    parser.add_argument("--seeds", type=int, default=10, help="of each kind")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="keep short tables")
     parser.add_argument("--keep", action="store_true", help="fit nothing, only check")
     parser.add_argument("--out", type=Path, help="write the thresholds as JSON")
     options = parser.parse_args(arguments)
     try:
-        runs = load(options.collapsing, True) + load(options.healthy, False)
-        fresh = load(options.fresh_collapsing, True) + load(
-            options.fresh_healthy, False
-        )
+        if options.train:
+            runs, fresh = trained(options.train, options.seeds)
+        else:
+            runs = load(options.collapsing, True) + load(options.healthy, False)
+            fresh = load(options.fresh_collapsing, True) + load(
+                options.fresh_healthy, False
+            )
     except RagenError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.store:
+        for run in (*runs, *fresh):
+            store(run, options.store)
     start = Thresholds()
     thresholds = start if options.keep else fit(runs, start)
     for title, some in (("chosen on", runs), ("fresh", fresh)):

@@ -1,46 +1,9 @@
 """Faults that the tests must find: a change of the source, and the tests that fail.
 
-``python mutants.py`` tries them all, or those that are named, and prints one line of
-JSON for each.  A mutant is applied to a copy of the module in memory; no file changes.
+`planting` plants them; ``docs/traps.md`` tells which trap each stands for.
 """
 
-import contextlib
-import dataclasses
-import importlib
-import importlib.util
-import inspect
-import json
-import sys
-import types
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-import pytest
-
-HERE = Path(__file__).parent
-
-
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    """One planted fault."""
-
-    name: str
-    module: str
-    """Below ``ragen_bench``."""
-    old: str
-    """Occurs exactly once in the source of the module."""
-    new: str
-    tests: tuple[str, ...]
-    """``file::function``; each of them must fail, in any of its parameters."""
-
-
-FILTERS, ADVANTAGES, GAE = (
-    "test_starpo_filters",
-    "test_starpo_advantages",
-    "test_starpo_gae",
-)
-LOSSES, AGGREGATION = "test_starpo_losses", "test_starpo_aggregation"
-LOGPROBS = "test_starpo_logprobs"
+from planting import Mutant
 
 
 def mutant(name: str, module: str, old: str, new: str, *tests: str) -> Mutant:
@@ -48,6 +11,11 @@ def mutant(name: str, module: str, old: str, new: str, *tests: str) -> Mutant:
     file = f"test_starpo_{module}"
     found = tuple(t if "::" in t else f"{file}::{t}" for t in tests)
     return Mutant(name, f"starpo.{module}", old, new, found)
+
+
+def fault(name: str, module: str, old: str, new: str, *tests: str) -> Mutant:
+    """Return a mutant of any module; tests are named behind ``test_starpo_``."""
+    return Mutant(name, module, old, new, tuple(f"test_starpo_{t}" for t in tests))
 
 
 MUTANTS = (
@@ -481,8 +449,8 @@ MUTANTS = (
     mutant(
         "log-probabilities at temperature 1",
         "logprobs",
-        "return torch.log_softmax(wide / temperature, dim=-1)",
-        "return torch.log_softmax(wide, dim=-1)",
+        "return wide if temperature == 1 else wide.div_(temperature)",
+        "return wide",
         "test_temperature_is_that_of_sampling",
         "test_the_chunked_head_is_the_plain_one",
     ),
@@ -497,8 +465,8 @@ MUTANTS = (
     mutant(
         "softmax in half precision",
         "logprobs",
-        "return torch.log_softmax(wide / temperature, dim=-1)",
-        "return torch.log_softmax(logits / temperature, dim=-1)",
+        "return wide if temperature == 1 else wide.div_(temperature)",
+        "return logits",
         "test_the_softmax_of_half_precision_states_is_that_of_single_precision",
     ),
     mutant(
@@ -527,93 +495,647 @@ MUTANTS = (
     mutant(
         "log-probabilities are kept",
         "logprobs",
-        "            entropies[rows] = _entropy(log_p)\n        return",
-        "            entropies[rows] = _entropy(log_p)\n"
-        "            ctx.save_for_backward(hidden, weight, log_p)\n        return",
+        "ctx.save_for_backward(hidden, weight, targets, masses, entropies)",
+        "ctx.save_for_backward(hidden, weight, targets, masses, logits)",
         "test_the_chunked_head_is_the_plain_one",
     ),
+    # Tokens
+    fault(
+        "a prompt is tokenised afresh",
+        "models.chat_template",
+        "        if last is None:\n            return text, self.encode(text)",
+        "        if True:\n            return text, self.encode(text)",
+        "tokens::TestRetokenisation::"
+        "test_three_turns_of_an_untrained_model_are_never_tokenised_again",
+        "tokens::TestRetokenisation::"
+        "test_a_reply_around_an_answer_is_kept_as_it_was_emitted",
+    ),
+    fault(
+        "a reply is tidied before it goes back",
+        "chat",
+        "content=completion.text,",
+        "content=completion.text.strip(),",
+        "tokens::TestRetokenisation::"
+        "test_a_reply_around_an_answer_is_kept_as_it_was_emitted",
+    ),
+    fault(
+        "a reply without ids is accepted",
+        "starpo.trajectories",
+        "        if not ids or len(ids) != len(logprobs):",
+        "        if False:",
+        "tokens::TestRetokenisation::test_a_segment_takes_one_log_probability_a_token",
+    ),
+    fault(
+        "a reply without a prompt is accepted",
+        "starpo.rollout",
+        "    if prompt and ids and ids == logprobs:\n",
+        "    if ids and ids == logprobs:\n",
+        "tokens::TestRetokenisation::test_an_engine_that_keeps_ids_to_itself_is_refused",
+    ),
+    fault(
+        "the mask is the wrong way round",
+        "starpo.experience",
+        "sampled[row, :size] = torch.tensor(segment.sampled)",
+        "sampled[row, 1:size] = ~torch.tensor(segment.sampled)[1:]",
+        "steps::TestTargets::test_an_observation_is_no_target_and_a_sampled_token_is",
+        "steps::TestTargets::test_log_probabilities_are_the_entries_of_the_table",
+    ),
+    fault(
+        "what was read is trained",
+        "starpo.trajectories",
+        "self.sampled += [False] * len(ids)",
+        "self.sampled += [bool(self.ids[: -len(ids)])] * len(ids)",
+        "steps::TestTargets::test_an_observation_is_no_target_and_a_sampled_token_is",
+        "tokens::TestMask::test_it_marks_what_the_engine_sampled_and_nothing_else",
+    ),
+    fault(
+        "the last token of the prompt is trained",
+        "starpo.rollout",
+        "segment = continued(segments, prompt)\n"
+        "        segment.write(list(completion.token_ids), list(completion.logprobs))",
+        "segment = continued(segments, prompt[:-1])\n"
+        "        segment.write(\n"
+        "            [prompt[-1], *completion.token_ids], [0.0, *completion.logprobs]\n"
+        "        )",
+        "tokens::TestMask::test_it_marks_what_the_engine_sampled_and_nothing_else",
+    ),
+    fault(
+        "the newline behind the end of a reply is lost",
+        "models.chat_template",
+        "rest, behind = rest[len(end) :], (end,)",
+        "rest, behind = rest[len(end) + 1 :], (end,)",
+        "tokens::TestMask::test_segments_are_what_the_template_writes",
+    ),
+    fault(
+        "the end token counts as padding",
+        "starpo.experience",
+        "sampled[row, :size] = torch.tensor(segment.sampled)",
+        "sampled[row, :size] = torch.tensor(segment.sampled) & (ids[row, :size] != 0)",
+        "tokens::TestMask::"
+        "test_the_end_of_a_reply_is_sampled_even_where_it_is_the_padding",
+    ),
+    fault(
+        "padding counts as tokens",
+        "starpo.experience",
+        "        mask[row, :size] = 1\n",
+        "        mask[row] = 1\n",
+        "tokens::TestMask::"
+        "test_the_end_of_a_reply_is_sampled_even_where_it_is_the_padding",
+    ),
+    fault(
+        "the sampler keeps the end token to itself",
+        "models.hf_sampler",
+        "token_ids=tuple(self.tokens),",
+        "token_ids=tuple(t for t in self.tokens if t not in self._end_ids),",
+        "tokens::TestMask::test_a_sampler_hands_over_the_end_token",
+    ),
+    # Rewards
+    fault(
+        "a reward lies on the first token of its reply",
+        "starpo.experience",
+        "rewards += [0.0] * (size - 1) + [turn.reward]",
+        "rewards += [turn.reward] + [0.0] * (size - 1)",
+        "tokens::TestRewards::"
+        "test_each_lies_on_the_last_token_of_its_reply_and_none_is_lost",
+    ),
+    fault(
+        "the last reward is lost where an episode was cut short",
+        "starpo.rollout",
+        "        tokens.reward = played.reward\n",
+        "        last = played is episode.turns[-1] and episode.truncated\n"
+        "        tokens.reward = 0.0 if last else played.reward\n",
+        "tokens::TestRewards::"
+        "test_each_lies_on_the_last_token_of_its_reply_and_none_is_lost",
+    ),
+    fault(
+        "penalties are not trained on",
+        "starpo.rollout",
+        "tokens.reward = played.reward",
+        "tokens.reward = played.scored_reward",
+        "tokens::TestRewards::"
+        "test_each_lies_on_the_last_token_of_its_reply_and_none_is_lost",
+    ),
+    fault(
+        "a reply that was cut off is played",
+        "parsing",
+        '        if finish_reason != "length":\n',
+        "        finish_reason = None\n        if True:\n",
+        "tokens::TestTruncatedReplies::"
+        "test_they_are_no_action_but_a_penalty_and_the_game_goes_on",
+    ),
+    fault(
+        "the end of a reply that was cut off is taken for given",
+        "models.chat_template",
+        "        if last.reply_ids and last.reply_ids[-1] in self.end_ids:\n",
+        "        if last.reply_ids:\n            last.reply_ids += (*self.end_ids,)\n",
+        "tokens::TestTruncatedReplies::"
+        "test_they_are_no_action_but_a_penalty_and_the_game_goes_on",
+    ),
+    # Seeds
+    fault(
+        "members of a group sample alike",
+        "episode",
+        'seed=child_seed(key.seed, "agent", str(key), salt),',
+        'seed=child_seed(key.seed, "agent", salt),',
+        "tokens::TestSeeds::"
+        "test_members_of_a_group_and_salts_differ_and_a_rerun_repeats",
+    ),
+    fault(
+        "every iteration samples alike",
+        "episode",
+        'seed=child_seed(key.seed, "agent", str(key), salt),',
+        'seed=child_seed(key.seed, "agent", str(key)),',
+        "tokens::TestSeeds::"
+        "test_members_of_a_group_and_salts_differ_and_a_rerun_repeats",
+    ),
+    fault(
+        "the seed does not reach the sampler",
+        "models.hf_engine",
+        'stream=Stream(conversation.seed, "turn", conversation.turn),',
+        'stream=Stream(0, "turn", conversation.turn),',
+        "tokens::TestSeeds::"
+        "test_members_of_a_group_and_salts_differ_and_a_rerun_repeats",
+    ),
+    fault(
+        "every seed of a training has the same salts",
+        "starpo.loop",
+        'salt = f"train/{config.seed}/{self.iteration}"',
+        'salt = f"train/{self.iteration}"',
+        "tokens::TestSeeds::test_every_iteration_and_every_seed_has_a_salt_of_its_own",
+    ),
+    fault(
+        "members of a group slip alike",
+        "episode",
+        'return child_seed(rep, "salt", salt) if salt else rep',
+        'return child_seed(0, "salt", salt) if salt else rep',
+        "tokens::TestSeeds::test_a_group_begins_alike_and_slips_apart",
+    ),
+    fault(
+        "members of a group begin apart",
+        "starpo.rollout",
+        "split, group.seed, rep)",
+        "split, group.seed + rep, rep)",
+        "tokens::TestSeeds::test_a_group_begins_alike_and_slips_apart",
+    ),
+    fault(
+        "noise depends on how many play",
+        "starpo.rollout",
+        'salt=f"{salt}/{index}"',
+        'salt=f"{salt}/{index}/{len(self._model._segments)}/{group.size}"',
+        "tokens::TestSeeds::test_what_is_played_beside_an_episode_does_not_move_it",
+    ),
+    # Passes
+    fault(
+        "the mask of a pass is shifted",
+        "starpo.experience",
+        "before[:, :-1] = sampled[:, 1:]",
+        "before[:] = sampled",
+        "steps::TestTargets::test_log_probabilities_are_the_entries_of_the_table",
+        "phases::TestAnchor::test_every_iteration_begins_with_ratios_of_1",
+    ),
+    fault(
+        "what ratios are taken to is shifted by a token",
+        "starpo.loop",
+        "old, weights = experience.logprobs, None",
+        "old, weights = experience.logprobs.roll(1), None",
+        "phases::TestAnchor::test_every_iteration_begins_with_ratios_of_1",
+    ),
+    fault(
+        "the engine plays the weights of one iteration before",
+        "starpo.loop",
+        "        self.policy.sync()\n        canary_row",
+        "        canary_row",
+        "phases::TestAnchor::test_every_iteration_begins_with_ratios_of_1",
+        "phases::TestAnchor::test_the_engine_plays_what_was_learned",
+    ),
+    fault(
+        "keys and values of older weights are used",
+        "starpo.engines.hf",
+        "        self.refresh()\n",
+        "",
+        "phases::TestAnchor::test_a_new_engine_says_what_the_engine_says",
+    ),
+    fault(
+        "a step is taken at temperature 1",
+        "starpo.update",
+        "temperature=temperature,",
+        "temperature=1.0,",
+        "steps::TestTargets::test_the_temperature_divides_the_logits",
+        "phases::TestAnchor::test_sampler_and_trainer_heat_alike",
+    ),
+    fault(
+        "the sampler tells log-probabilities at temperature 1",
+        "starpo.rollout",
+        "processed_logprobs=True",
+        "processed_logprobs=False",
+        "phases::TestAnchor::test_sampler_and_trainer_heat_alike",
+    ),
+    fault(
+        "rows stand to the right",
+        "starpo.experience",
+        "        ids[row, :size] = torch.tensor(segment.ids)\n"
+        "        mask[row, :size] = 1\n"
+        "        sampled[row, :size] = torch.tensor(segment.sampled)\n",
+        "        ids[row, width - size :] = torch.tensor(segment.ids)\n"
+        "        mask[row, width - size :] = 1\n"
+        "        sampled[row, width - size :] = torch.tensor(segment.sampled)\n",
+        "steps::TestPasses::test_a_row_has_the_log_probabilities_that_it_has_alone",
+    ),
+    fault(
+        "positions begin anew behind a shared beginning",
+        "starpo.shared_prefix",
+        "positions = torch.arange(shared, ids.shape[1], device=ids.device)[None]",
+        "positions = torch.arange(ids.shape[1] - shared, device=ids.device)[None]",
+        "steps::TestPasses::test_a_row_has_the_log_probabilities_that_it_has_alone",
+    ),
+    fault(
+        "rows are packed without bounds",
+        "starpo.shared_prefix",
+        "            input_ids=ids, attention_mask=mask, use_cache=False\n"
+        "        ).last_hidden_state\n",
+        "            input_ids=ids.view(1, -1), attention_mask=mask.view(1, -1),\n"
+        "            use_cache=False,\n"
+        "        ).last_hidden_state.view(*ids.shape, -1)\n",
+        "steps::TestPasses::test_rows_do_not_see_each_other",
+        "steps::TestPasses::test_values_do_not_see_each_other_either",
+    ),
+    fault(
+        "a beginning that rows do not share is shared",
+        "starpo.shared_prefix",
+        "    count = min(len(alike), *limits)\n",
+        "    count = min(limits)\n",
+        "steps::TestPasses::test_a_row_has_the_log_probabilities_that_it_has_alone",
+    ),
+    fault(
+        "dropout is on while the policy learns",
+        "starpo.loop",
+        "        policy.network.eval()\n",
+        "        policy.network.train()\n",
+        "phases::TestModes::test_dropout_is_off_in_every_pass",
+        "phases::TestModes::test_dropout_changes_no_gradient",
+        "phases::TestModes::test_no_phase_is_in_training_mode",
+    ),
+    fault(
+        "dropout is on while the critic learns",
+        "starpo.loop",
+        "            policy.critic.eval()\n",
+        "            policy.critic.train()\n",
+        "phases::TestModes::test_dropout_changes_no_gradient",
+        "phases::TestModes::test_no_phase_is_in_training_mode",
+    ),
+    fault(
+        "the sampler's softmax is in half precision",
+        "models.hf_sampler",
+        "    logits = logits.float()\n",
+        "    logits = logits.bfloat16()\n",
+        "phases::TestAnchor::test_every_iteration_begins_with_ratios_of_1",
+    ),
+    fault(
+        "nobody is told how far sampler and trainer are apart",
+        "starpo.update",
+        "difference = logprobs - lesson.experience.logprobs[at].to(device)",
+        "difference = logprobs - logprobs.detach()",
+        "phases::TestAnchor::"
+        "test_every_row_tells_how_far_sampler_and_trainer_are_apart",
+    ),
+    # Steps
+    fault(
+        "a step divides by the tokens of a pass",
+        "starpo.update",
+        "        owner = experience.trajectory[batch.tokens].to(device)\n",
+        "        owner = experience.trajectory[batch.tokens].to(device)\n"
+        "        over = denominator(\n"
+        "            owner, objective.aggregation, objective.constant\n"
+        "        )\n",
+        "steps::TestMicroBatches::test_gradients_are_the_same_for_1_3_and_all_rows",
+        "steps::TestMicroBatches::test_what_is_told_of_a_step_is_the_same",
+    ),
+    fault(
+        "a step divides by the tokens of the whole iteration",
+        "starpo.update",
+        "    tokens = experience.tokens_of(chosen)\n    over",
+        "    tokens = torch.arange(len(experience.trajectory))\n    over",
+        "steps::TestDropped::test_a_trajectory_outside_the_step_is_in_no_term",
+    ),
+    fault(
+        "a step takes in what it was not given",
+        "starpo.update",
+        "    for batch in passes(experience, chosen, budget):\n        scored",
+        "    everybody = range(len(experience.trajectories))\n"
+        "    for batch in passes(experience, everybody, budget):\n        scored",
+        "steps::TestDropped::test_a_trajectory_outside_the_step_is_in_no_term",
+    ),
+    fault(
+        "the loss of values divides by tokens that it does not ask for",
+        "starpo.update",
+        "asked = int(estimate.value_mask[tokens].sum())",
+        "asked = len(tokens)",
+        "steps::TestMicroBatches::"
+        "test_the_loss_of_values_divides_by_those_that_are_asked_for",
+    ),
+    fault(
+        "the loss of values takes in tokens that it does not ask for",
+        "starpo.update",
+        "mean = (loss * wanted).sum() / max(asked, 1)",
+        "mean = loss.sum() / max(asked, 1)",
+        "steps::TestMicroBatches::"
+        "test_the_loss_of_values_divides_by_those_that_are_asked_for",
+    ),
+    fault(
+        "importance weights are left out",
+        "starpo.update",
+        "        terms = terms * lesson.weights[at].to(device)\n",
+        "        pass\n",
+        "steps::TestHead::test_a_step_is_that_of_all_logits_at_once",
+    ),
+    fault(
+        "the entropy bonus has no gradient",
+        "starpo.update",
+        "terms = terms - objective.entropy * scored.entropies",
+        "terms = terms - objective.entropy * scored.entropies.detach()",
+        "steps::TestHead::test_a_step_is_that_of_all_logits_at_once",
+        "steps::TestDropped::test_every_term_of_a_step_pushes",
+    ),
+    fault(
+        "metrics are means of passes",
+        "starpo.update",
+        "getattr(step, name) / max(step.tokens, 1)",
+        "getattr(step, name) / 4",
+        "steps::TestMicroBatches::test_means_are_over_sampled_tokens",
+    ),
+    fault(
+        "the largest ratio is that of the last pass",
+        "starpo.update",
+        "step.ratio_max = max(step.ratio_max, difference.max().exp().item())",
+        "step.ratio_max = difference.max().exp().item()",
+        "steps::TestMicroBatches::test_what_is_told_of_a_step_is_the_same",
+    ),
+    fault(
+        "lengths are those of the whole batch",
+        "starpo.aggregation",
+        "values / over.lengths.to(values)[sequence_ids]",
+        "values / over.lengths.mean()",
+        "steps::TestLengths::test_a_short_and_a_long_trajectory",
+    ),
+    # Estimates
+    fault(
+        "advantages are normalised twice",
+        "starpo.algorithm",
+        "        per_token = advantages(experience)[experience.trajectory]\n",
+        "        per_token = advantages(experience)[experience.trajectory]\n"
+        "        per_token = (per_token - per_token.mean()) / per_token.std()\n",
+        "steps::TestEstimates::"
+        "test_advantages_of_a_group_sum_to_nothing_and_are_normalised_once",
+        "phases::TestFilter::test_advantages_are_made_before_a_batch_is_split",
+    ),
+    fault(
+        "PPO does not whiten",
+        "starpo.algorithms.ppo",
+        "return experience.flatten(found, whiten)",
+        "return experience.flatten(found, lambda x: x)",
+        "steps::TestEstimates::test_advantages_are_white_over_all_sampled_tokens",
+    ),
+    fault(
+        "whitening counts the padding of short trajectories",
+        "starpo.experience",
+        "advantages=change(self.flat(found.advantages)),",
+        "advantages=self.flat(change(found.advantages)),",
+        "steps::TestEstimates::test_advantages_are_white_over_all_sampled_tokens",
+    ),
+    fault(
+        "what was read takes time",
+        "starpo.experience",
+        "                    size = turn.end - turn.start\n",
+        "                    size = turn.end - turn.start + (turn.start > 8)\n",
+        "steps::TestEstimates::test_observations_are_no_steps",
+    ),
+    fault(
+        "filter and advantages differ in their deviation",
+        "starpo.advantages",
+        "squares / (counts - ddof).clamp(min=1)",
+        "squares / counts",
+        "steps::TestEstimates::test_filter_and_advantages_take_the_same_deviation",
+    ),
+    fault(
+        "groups are known by where they stand",
+        "starpo.experience",
+        "groups=torch.tensor([one.group for one in trajectories], dtype=torch.long),",
+        "groups=torch.arange(len(trajectories)) // 2,",
+        "steps::TestEstimates::test_groups_are_known_by_id_whatever_was_dropped",
+    ),
+    fault(
+        "the filter drops groups from the advantages alone",
+        "starpo.loop",
+        "chosen = [one for one in trajectories if one.group in kept]",
+        "chosen = list(trajectories) if kept else []",
+        "phases::TestFilter::test_a_group_without_spread_adds_nothing_to_any_term",
+    ),
+    fault(
+        "what the filter left nothing of is trained on whole",
+        "starpo.loop",
+        "chosen = [one for one in trajectories if one.group in kept]",
+        "chosen = [one for one in trajectories if not kept or one.group in kept]",
+        "phases::TestFilter::test_where_all_groups_are_flat_nothing_is_learned",
+    ),
+    # Critic
+    fault(
+        "the critic begins with a head of some size",
+        "starpo.policy",
+        "torch.nn.init.zeros_(self.head.weight)",
+        "torch.nn.init.normal_(self.head.weight)",
+        "phases::TestCritic::test_it_begins_with_values_of_0",
+    ),
+    fault(
+        "the critic shares the policy's backbone",
+        "starpo.policy",
+        "copy.deepcopy(plain_network(network).base_model)",
+        "plain_network(network).base_model",
+        "phases::TestCritic::test_its_loss_leaves_the_policy_alone",
+    ),
+    # Evaluation
+    fault(
+        "an evaluation uses up training instances",
+        "starpo.loop",
+        'greedy = {**settings.agent_args(config), "temperature": 0.0}',
+        "greedy = self.instances.take(1, 1) and settings.agent_args(config)",
+        "phases::TestEvaluation::test_it_does_not_move_the_training",
+    ),
+    fault(
+        "an evaluation leaves its keys and values behind",
+        "starpo.loop",
+        "        self.policy.sync()\n        return row",
+        "        return row",
+        "phases::TestEvaluation::test_it_does_not_move_the_training",
+    ),
+    # Masters
+    fault(
+        "masters have the precision of the folder",
+        "starpo.policy",
+        'hf_loading.load_network(place, "float32", device)',
+        'hf_loading.load_network(place, "bfloat16", device)',
+        "masters::TestPrecision::test_masters_of_a_half_precision_model_are_in_full",
+        "masters::TestPrecision::test_the_smallest_rate_moves_a_weight_of_1",
+    ),
+    fault(
+        "checkpoints hold weights in half precision",
+        "starpo.training",
+        "{k: v.detach() for k, v in",
+        "{k: v.detach().bfloat16() for k, v in",
+        "masters::TestCheckpoints::test_all_that_moves_is_kept_to_the_last_bit",
+    ),
+    fault(
+        "the optimizer begins anew",
+        "starpo.training",
+        'training.optimizer.load_state_dict(tensors["optimizer"])',
+        "pass",
+        "masters::TestCheckpoints::test_all_that_moves_is_kept_to_the_last_bit",
+    ),
+    fault(
+        "the critic begins anew",
+        "starpo.training",
+        'policy.critic.load_state_dict(tensors["critic"])',
+        "pass",
+        "masters::TestCheckpoints::test_all_that_moves_is_kept_to_the_last_bit",
+    ),
+    fault(
+        "the warm-up of the rate begins anew",
+        "starpo.training",
+        'training.steps = state["steps"]',
+        "pass",
+        "masters::TestCheckpoints::test_all_that_moves_is_kept_to_the_last_bit",
+        "masters::TestCheckpoints::test_one_and_one_are_two_iterations",
+    ),
+    fault(
+        "the first instances come again",
+        "starpo.training",
+        'training.instances.drawn = state["drawn"]',
+        "pass",
+        "masters::TestCheckpoints::test_one_and_one_are_two_iterations",
+    ),
+    # Export
+    fault(
+        "the head is left out of the folder",
+        "starpo.export",
+        "merged(policy.network).save_pretrained(beside)",
+        "merged(policy.network).save_pretrained(\n"
+        "            beside,\n"
+        "            state_dict={\n"
+        "                k: v\n"
+        "                for k, v in policy.network.state_dict().items()\n"
+        '                if "lm_head" not in k\n'
+        "            },\n"
+        "        )",
+        "masters::TestExport::test_a_folder_holds_the_very_policy",
+    ),
+    fault(
+        "a tied head is written by itself",
+        "starpo.export",
+        "merged(policy.network).save_pretrained(beside)",
+        "policy.network.config.tie_word_embeddings = False\n"
+        "        merged(policy.network).save_pretrained(beside)",
+        "masters::TestExport::test_a_folder_holds_the_very_policy",
+    ),
+    # Engines and the sync canary
+    fault(
+        "the head is not sent to the engine",
+        "starpo.policy",
+        '        if ".lora_" not in name\n    }\n',
+        '        if ".lora_" not in name\n    }\n'
+        '    state["lm_head.weight"] = 0 * state["lm_head.weight"]\n',
+        "masters::TestExport::test_a_folder_holds_the_very_policy",
+        "engines::TestSync::test_a_tied_head_is_sent_under_both_names",
+    ),
+    fault(
+        "the adapter is not sent to the engine",
+        "starpo.policy",
+        "layer.get_base_layer().weight + change",
+        "layer.get_base_layer().weight + 0 * change",
+        "engines::TestSync::test_what_is_sent_is_what_merging_gives",
+        "engines::TestSync::test_the_engine_scores_as_the_trainer_after_every_sync",
+        "engines::TestCanary::test_a_sound_engine_passes",
+    ),
+    fault(
+        "the adapter is merged into the masters when it is sent",
+        "starpo.policy",
+        'state[f"{name}.weight"] = layer.get_base_layer().weight + change',
+        'state[f"{name}.weight"] = layer.get_base_layer().weight.add_(change)',
+        "engines::TestSync::test_the_engine_scores_as_the_trainer_after_every_sync",
+    ),
+    fault(
+        "no weights are sent",
+        "starpo.policy",
+        "self.engine.sync(plain_state(self.network), self.version)",
+        "self.engine.version = self.version",
+        "engines::TestSync::test_the_engine_scores_as_the_trainer_after_every_sync",
+        "engines::TestCanary::test_a_sound_engine_passes",
+    ),
+    fault(
+        "the canary finds nothing",
+        "starpo.canary",
+        "    if found <= most:\n",
+        "    if True:\n",
+        "engines::TestCanary::test_its_limits_are_those_of_rounding",
+        "engines::TestCanary::test_a_warm_start_that_did_not_arrive_ends_training",
+        "engines::TestCanary::test_an_update_that_did_not_arrive_ends_training",
+        "engines::TestCanary::test_an_adapter_that_was_left_out_ends_training",
+        "engines::TestCanary::test_a_head_that_was_not_sent_ends_training",
+    ),
+    fault(
+        "nan is rounding",
+        "starpo.canary",
+        "    if found <= most:\n",
+        "    if not found > most:\n",
+        "engines::TestCanary::test_its_limits_are_those_of_rounding",
+    ),
+    fault(
+        "float32 has the limits of half precision",
+        "starpo.canary",
+        'exact = precision == "float32"',
+        "exact = False",
+        "engines::TestCanary::test_its_limits_are_those_of_rounding",
+    ),
+    fault(
+        "the canary hears the sampler's temperature",
+        "starpo.update",
+        "one.to(plain_network(network).device), 1.0)",
+        "one.to(plain_network(network).device), 0.7)",
+        "engines::TestCanary::test_a_sound_engine_passes",
+    ),
+    fault(
+        "the canary is asked after updates alone",
+        "starpo.loop",
+        "if self.checked != self.policy.version:",
+        "if self.checked is not None:",
+        "engines::TestCanary::test_a_warm_start_that_did_not_arrive_ends_training",
+    ),
+    fault(
+        "the canary is asked before updates alone",
+        "starpo.loop",
+        "canary_row = self._check_engine(asked)",
+        "canary_row: Row = {}",
+        "engines::TestCanary::test_an_update_that_did_not_arrive_ends_training",
+    ),
+    fault(
+        "tokens that are left out go unnoticed",
+        "starpo.rollout",
+        "        _check_tokens(self.name, completion)\n",
+        "",
+        "engines::TestTokens::test_an_engine_that_leaves_out_tokens_is_refused",
+    ),
+    fault(
+        "importance weights are upside down",
+        "starpo.loop",
+        "old, experience.logprobs, high=config.importance_cap",
+        "experience.logprobs, old, high=config.importance_cap",
+        "engines::TestImportance::"
+        "test_weights_are_those_of_the_engine_to_the_trainer_before_the_update",
+    ),
+    fault(
+        "importance weights have no cap",
+        "starpo.loop",
+        "high=config.importance_cap",
+        "high=1e9",
+        "engines::TestImportance::"
+        "test_weights_are_those_of_the_engine_to_the_trainer_before_the_update",
+    ),
 )
-
-
-@contextlib.contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """Put the changed module in the place of the sound one for a while."""
-    name = f"ragen_bench.{mutant.module}"
-    sound = importlib.import_module(name)
-    source = inspect.getsource(sound)
-    if source.count(mutant.old) != 1:
-        raise LookupError(f"{mutant.old!r} occurs {source.count(mutant.old)} times")
-    changed = types.ModuleType(name)
-    changed.__file__, changed.__spec__ = sound.__file__, sound.__spec__
-    package, _, last = name.rpartition(".")
-    sys.modules[name] = changed
-    setattr(sys.modules[package], last, changed)
-    try:
-        code = compile(source.replace(mutant.old, mutant.new), name, "exec")
-        exec(code, changed.__dict__)
-        yield
-    finally:
-        sys.modules[name] = sound
-        setattr(sys.modules[package], last, sound)
-
-
-class Notes:
-    """Notes which test functions failed, and how."""
-
-    def __init__(self) -> None:
-        self.failed: set[str] = set()
-        self.broken: list[str] = []
-
-    def pytest_runtest_logreport(self, report) -> None:
-        """Take down what pytest reports of a phase of a test."""
-        if not report.failed:
-            return
-        function = report.nodeid.partition("[")[0].rpartition("/")[-1]
-        self.failed.add(function.replace(".py::", "::"))
-        crash = getattr(report.longrepr, "reprcrash", None)
-        how = crash.message.splitlines()[0] if crash else str(report.longrepr)
-        if report.when != "call":
-            self.broken.append(f"{function}: {how}")
-
-
-def run(tests: Sequence[str]) -> tuple[Notes, str]:
-    """Run test functions in this process, with their modules imported anew."""
-    for name in list(sys.modules):
-        if name.rpartition(".")[-1] in {test.partition("::")[0] for test in tests}:
-            del sys.modules[name]
-    notes = Notes()
-    nodes = [f"{HERE / test.replace('::', '.py::')}" for test in tests]
-    options = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
-    options += ["--rootdir", str(HERE.parent), "-p", "no:xdist", "-p", "no:randomly"]
-    with contextlib.redirect_stdout(sys.stderr):
-        code = pytest.main([*options, *nodes], plugins=[notes])
-    said = "" if code in (0, 1) else f"pytest ended with {code!r}"
-    return notes, said
-
-
-def verdict(mutant: Mutant) -> str:
-    """Return an empty string if the tests find the mutant, else what is wrong."""
-    try:
-        with planted(mutant):
-            notes, said = run(mutant.tests)
-    except (LookupError, SyntaxError) as error:
-        return str(error)
-    if said or notes.broken:
-        return said or "; ".join(notes.broken)
-    missed = set(mutant.tests) - notes.failed
-    return f"not found by {', '.join(sorted(missed))}" if missed else ""
-
-
-def main(names: Sequence[str]) -> None:
-    """Print a verdict on each mutant, and one on the tests without any."""
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    tests = sorted({test for mutant in chosen for test in mutant.tests})
-    notes, said = run(tests)
-    sound = said or ", ".join(sorted(notes.failed))
-    print(json.dumps({"name": "", "wrong": sound and f"fail by themselves: {sound}"}))
-    for mutant in chosen:
-        print(json.dumps({"name": mutant.name, "wrong": verdict(mutant)}), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -44,14 +44,18 @@ HEAVY = {
     "inspect_ai",
     "jax",
     "lm_eval",
+    "matplotlib",
     "openai",
     "pandas",
     "peft",
     "scipy",
+    "seaborn",
     "statsmodels",
+    "tensorboard",
     "torch",
     "transformers",
     "vllm",
+    "wandb",
 }
 """Only inside functions, or in heavy rooms, which only such functions import."""
 HEAVY_ROOMS = {"models", "starpo"}

@@ -74,6 +74,59 @@ def test_a_new_board_is_run_and_scored() -> None:
     assert summary["rankable"]
 
 
+TINY = ["iterations=2", "groups=2", "rollouts=2", "max_tokens=4", "layers=1"]
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("how", ["by its name", "by its module"])
+def test_a_new_algorithm_trains_and_passes_its_own_test(here: Path, how: str) -> None:
+    pytest.importorskip("torch")
+    assert command("new", "algorithm", "my_way") == "my_way.py\n"
+    subprocess.run([sys.executable, "-m", "doctest", "my_way.py"], check=True)
+    named = ["--import", "my_way"] if how == "by its name" else []
+    words = ["--set", f"algorithm={'my_way' if named else 'my_way:plain'}"]
+    words += [word for pair in TINY for word in ("--set", pair)]
+    command("train", *named, "--set", "hidden_size=32", *words, "--out", "t")
+    settings = json.loads((here / "t" / "train.json").read_text())["config"]
+    assert settings["algorithm"] == words[1].removeprefix("algorithm=")
+    assert len((here / "t" / "metrics.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.hf
+def test_algorithms_are_listed_with_critic_and_source(here: Path) -> None:
+    pytest.importorskip("torch")
+    write("algorithm", "my_way")
+    words = ["ls", "algorithms", "--import", "my_way"]
+    listed = {one["name"]: one for one in json.loads(command(*words, "--json"))}
+    assert command(*words).split() == sorted(listed)
+    assert listed["grpo"] == {
+        "name": "grpo",
+        "summary": "GRPO: returns normalised within the group (arXiv 2402.03300).",
+        "critic": False,
+        "source": "arXiv 2402.03300",
+    }
+    assert listed["my_way"]["summary"].startswith("MyWay: each return less the median")
+    assert {name for name, one in listed.items() if one["critic"]} == {
+        "ppo",
+        "ppo_bilevel",
+        "ppo_turn",
+    }
+    ours = {name: one for name, one in listed.items() if name != "my_way"}
+    assert all(one["source"] for one in ours.values())
+
+
+def test_the_commands_of_a_new_algorithm_find_it_wherever_it_lies(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write("algorithm", "my_way").commands
+    assert first.startswith("ragen-bench train --import my_way --preset tiny-cpu ")
+    assert first.endswith(" --set algorithm=my_way")
+    assert second == "python -m doctest my_way.py"
+    monkeypatch.setattr("ragen_bench.starpo.__path__", [str(here / "starpo")])
+    commands = write("algorithm", "my_way", here / "starpo" / "algorithms").commands
+    assert commands[0].startswith("ragen-bench train --preset tiny-cpu ")
+
+
 def test_the_commands_that_are_shown_are_real() -> None:
     result = CliRunner().invoke(cli, ["new", "board", "small"])
     (shown,) = result.stderr.splitlines()
@@ -130,6 +183,7 @@ def test_nothing_is_overwritten(here: Path) -> None:
         ("env", "My Maze", "must be a module's name"),
         ("env", "../maze", "must be a module's name"),
         ("agent", "class", "must be a module's name"),
+        ("algorithm", "My-Way", "must be a module's name"),
         ("agent", "random", "is installed and would be imported in its place"),
         ("agent", "numpy", "is installed and would be imported in its place"),
         ("board", "My Board", "must be lower-case letters"),

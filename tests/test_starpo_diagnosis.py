@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import starpo_curves as curves
+from click.testing import CliRunner
 
-from ragen_bench.errors import RecordError
+from ragen_bench.cli import cli
+from ragen_bench.errors import RecordError, UnknownName
 from ragen_bench.records import Episode, Turn, TurnUsage
 from ragen_bench.starpo.diagnosis import diagnose, diagnose_rows, half_fall
 from ragen_bench.starpo.thresholds import Thresholds
@@ -71,6 +73,20 @@ def test_a_collapse_is_told_in_words(tmp_path) -> None:
     (spread,) = [one for one in found.breaks if one.column == "spread_mean"]
     assert 30 <= spread.iteration <= 42
     assert f"spread_mean changes level in iteration {spread.iteration}" in text
+    assert found.verdict == "collapsed"
+    assert text.startswith("verdict: collapsed")
+
+
+def test_each_alarm_has_its_lead_time(tmp_path) -> None:
+    found = diagnose(curves.write(tmp_path / "run", curves.rows(curves.echoes, 0)))
+    lines = str(found).splitlines()
+    assert len({alarm.iteration for alarm in found.alarms}) > 1
+    for alarm in found.alarms:
+        lead = found.half_fall - alarm.iteration
+        assert found.lead_of(alarm.iteration) == lead
+        (line,) = [one for one in lines if alarm.text in one]
+        when = "before" if lead >= 0 else "after"
+        assert f"({abs(lead)} iteration" in line and when in line
 
 
 def test_a_healthy_run_has_no_alarm(tmp_path) -> None:
@@ -82,6 +98,167 @@ def test_a_healthy_run_has_no_alarm(tmp_path) -> None:
 def test_files_say_what_the_rows_do(tmp_path) -> None:
     rows = curves.rows(curves.bursts, 2)
     assert diagnose(curves.write(tmp_path / "run", rows)) == diagnose_rows(rows)
+
+
+def test_a_table_is_read_without_a_folder_around_it(tmp_path) -> None:
+    rows = curves.rows(curves.bursts, 2)
+    folder = curves.write(tmp_path / "run", rows)
+    assert diagnose(folder / "metrics.csv") == diagnose_rows(rows)
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(RecordError, match="nowhere is neither"):
+        diagnose(tmp_path / "nowhere")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path) -> None:
+    (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe\x00iteration\n")
+    with pytest.raises(RecordError, match="cannot be read"):
+        diagnose(tmp_path)
+
+
+THEIRS = {
+    "iteration": "Step",
+    "success": "run 3 - train/CoordSokoban/success",
+    "spread_mean": "run 3 - rollout/in_group_reward_std",
+    "entropy": "run 3 - actor/entropy",
+    "grad_norm": "run 3 - actor/grad_norm",
+    "valid_rate": "run 3 - my own",
+}
+
+
+def foreign(path, rows):
+    lines = [",".join(THEIRS.values())]
+    lines += [",".join(str(row[name]) for name in THEIRS) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def test_an_export_of_ragen_gets_the_same_diagnosis(tmp_path) -> None:
+    rows = curves.rows(curves.bursts, 2)
+    ours = diagnose_rows([{name: row[name] for name in THEIRS} for row in rows])
+    path = foreign(tmp_path / "export.csv", rows)
+    assert diagnose(path, columns={"valid_rate": "run 3 - my own"}) == ours
+    without = diagnose(path)
+    assert "validity" in {alarm.sign for alarm in ours.alarms}
+    assert "validity" not in {alarm.sign for alarm in without.alarms}
+    assert without.half_fall == ours.half_fall is not None
+
+
+def test_a_column_that_is_not_there_gets_a_suggestion(tmp_path) -> None:
+    path = foreign(tmp_path / "export.csv", curves.rows(curves.stays, 0, 5))
+    with pytest.raises(UnknownName, match="did you mean 'run 3 - my own'"):
+        diagnose(path, columns={"valid_rate": "run 3 - my on"})
+
+
+def probed(entropy, information, retrieval):
+    rows = curves.rows(curves.stays, 0, 60)
+    for row in rows[::10]:
+        share = row["iteration"] / 60
+        for name, (first, last) in {
+            "conditional_entropy": entropy,
+            "mutual_information": information,
+            "retrieval": retrieval,
+        }.items():
+            row[name] = first if share < 0.5 else last
+        row |= {"retrieval_chance": 0.1, "mi_z_score": 1.5}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("entropy", "retrieval", "regime", "verdict"),
+    [
+        ((1.0, 0.9), (0.9, 0.8), "diverse", "healthy"),
+        ((1.0, 0.9), (0.9, 0.1), "template", "template"),
+        ((1.0, 0.1), (0.9, 0.8), "compressed", "healthy"),
+        ((1.0, 0.1), (0.9, 0.1), "collapsed", "template"),
+        ((1.0, 0.9), (0.1, 0.1), "template", "template"),
+    ],
+)
+def test_probes_show_one_of_four_regimes(entropy, retrieval, regime, verdict) -> None:
+    rows = probed(entropy, (2.0, 0.5), retrieval)
+    found = diagnose_rows(rows)
+    assert found.template is not None
+    assert found.template.regime == regime
+    assert (found.template.probes, found.template.z_score) == (6, pytest.approx(1.5))
+    assert found.verdict == verdict
+    assert "replies in 6 probes" in str(found)
+
+
+GRADIENTS = """\
+iteration,bucket,spread_low,spread_high,term,norm_per_token
+1,1,0.0,0.1,task,0.1
+1,1,0.0,0.1,entropy,0.2
+1,1,0.0,0.1,kl,0.1
+1,2,0.2,0.5,task,2.0
+1,2,0.2,0.5,entropy,0.2
+26,1,0.0,0.0,task,9.0
+51,1,0.0,0.0,task,0.0
+51,1,0.0,0.0,entropy,0.2
+"""
+
+
+def test_gradients_of_the_first_and_last_iteration_are_told(tmp_path) -> None:
+    folder = curves.write(tmp_path / "run", curves.rows(curves.learns, 0))
+    (folder / "gradients.csv").write_text(GRADIENTS)
+    found = diagnose(folder)
+    first, last = found.gradients
+    assert (first.iteration, last.iteration) == (1, 51)
+    assert [one.task for one in first.buckets] == [0.1, 2.0]
+    assert first.buckets[0].regulariser == pytest.approx(0.3)
+    assert (first.outweighed, last.outweighed) == ((1,), (1,))
+    assert "regularisers outweigh the task in bucket 1" in str(found)
+
+
+def test_gradients_of_another_kind_are_refused(tmp_path) -> None:
+    folder = curves.write(tmp_path / "run", curves.rows(curves.learns, 0, 5))
+    (folder / "gradients.csv").write_text("iteration,bucket\n1,1\n")
+    with pytest.raises(RecordError, match="'term'"):
+        diagnose(folder)
+
+
+def test_json_holds_what_the_words_say(tmp_path) -> None:
+    folder = curves.write(tmp_path / "run", curves.rows(curves.echoes, 0))
+    (folder / "gradients.csv").write_text(GRADIENTS)
+    found = diagnose(folder)
+    value = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert value["verdict"] == "collapsed"
+    assert value["lead_time"] == found.lead_time
+    assert [a["lead_time"] for a in value["alarms"]] == [
+        found.half_fall - a.iteration for a in found.alarms
+    ]
+    assert value["gradients"][0]["outweighed"] == [1]
+
+
+def said(*arguments) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of the command."""
+    result = CliRunner().invoke(cli, ["diagnose", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_prints_a_diagnosis_or_json(tmp_path) -> None:
+    folders = [
+        curves.write(tmp_path / name, curves.rows(curve, 0))
+        for name, curve in (("bad", curves.echoes), ("good", curves.learns))
+    ]
+    assert said(folders[0]) == (0, f"{diagnose(folders[0])}\n", "")
+    code, out, _ = said(*folders, "--json")
+    assert code == 0
+    values = json.loads(out)
+    assert [one["verdict"] for one in values] == ["collapsed", "healthy"]
+    assert [one["place"] for one in values] == list(map(str, folders))
+
+
+def test_the_command_takes_names_of_columns(tmp_path) -> None:
+    path = foreign(tmp_path / "export.csv", curves.rows(curves.bursts, 2))
+    code, out, _ = said(path, "--column", "valid_rate=run 3 - my own")
+    assert code == 0 and "the share of valid replies fell" in out
+
+
+def test_the_command_refuses_a_folder_of_something_else(tmp_path) -> None:
+    code, out, err = said(tmp_path)
+    assert (code, out) == (2, "")
+    assert "has no metrics.csv" in err and "Traceback" not in err
 
 
 def test_thresholds_are_passed_on(tmp_path) -> None:
@@ -108,7 +285,7 @@ def test_rollouts_are_looked_at(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [(None, "cannot be read"), ("a,b\n1,2\n", "'iteration'")]
+    ("text", "named"), [(None, "has no metrics.csv"), ("a,b\n1,2\n", "'iteration'")]
 )
 def test_a_folder_without_metrics_is_refused(tmp_path, text, named) -> None:
     if text is not None:
@@ -127,7 +304,9 @@ def test_empty_cells_words_and_half_a_row_are_passed_over(tmp_path) -> None:
 
 def test_metrics_without_a_row_have_nothing_to_tell(tmp_path) -> None:
     (tmp_path / "metrics.csv").write_text("iteration,success\n")
-    assert str(diagnose(tmp_path)) == "0 iterations\nno alarm"
+    found = diagnose(tmp_path)
+    assert found.verdict == "empty"
+    assert str(found) == "verdict: nothing to judge\n0 iterations\nno alarm"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,14 @@ import starpo_curves as curves
 
 from ragen_bench.errors import InvalidSpec, UnknownName
 from ragen_bench.starpo.change_point import change_point
+from ragen_bench.starpo.collapse_signs import VOTES
 from ragen_bench.starpo.diagnosis import diagnose_rows
 from ragen_bench.starpo.echo_trap import EchoTrap, scan
-from ragen_bench.starpo.repetition import distinct_share, mean_words
+from ragen_bench.starpo.repetition import (
+    distinct_share,
+    mean_words,
+    repeated_share,
+)
 from ragen_bench.starpo.thresholds import Thresholds
 
 SEEDS = range(10)
@@ -24,6 +29,11 @@ STEADY = {
     "thought_tokens": 30.0,
     "distinct_4": 0.5,
     "valid_rate": 0.95,
+    "valid_success": 0.5,
+    "repeated_4": 0.05,
+    "cut_share": 0.0,
+    "retrieval": 0.8,
+    "retrieval_chance": 0.05,
     "grad_norm": 1.0,
 }
 
@@ -64,7 +74,7 @@ def test_fires_before_success_has_fallen_by_half(curve, seed) -> None:
 
 
 def test_spread_comes_before_success_in_an_echo_trap() -> None:
-    found = signs(curves.rows(curves.echoes, 0))
+    found = signs(curves.rows(curves.echoes, 1))
     assert found["spread"] < found["success"]
 
 
@@ -79,7 +89,12 @@ def test_a_steady_run_shows_nothing() -> None:
         ({"entropy": 0.1}, "entropy"),
         ({"entropy": 3.0}, "entropy"),
         ({"reply_tokens": 10.0}, "length"),
-        ({"thought_tokens": 2.0}, "length"),
+        ({"thought_tokens": 10.0}, "reasoning"),
+        ({"thought_tokens": 0.0}, "reasoning"),
+        ({"reply_tokens": 150.0}, "length"),
+        ({"cut_share": 0.5}, "length"),
+        ({"repeated_4": 0.4}, "repetition"),
+        ({"retrieval": 0.1}, "template"),
         ({"distinct_4": 0.05}, "repetition"),
         ({"valid_rate": 0.5}, "validity"),
         ({"success": 0.2}, "success"),
@@ -123,6 +138,77 @@ def test_what_falls_is_held_against_its_highest() -> None:
     for row in rows[:7]:
         row["spread_mean"] = 0.06
     assert set(signs(rows)) == {"spread"}
+
+
+def test_replies_may_grow_while_more_succeed() -> None:
+    better = {"reply_tokens": 200.0, "repeated_4": 0.5, "success": 0.7}
+    assert signs(run(60, **better, valid_success=0.7)) == {}
+    rows = run(60, **{**better, "success": 0.51})
+    assert {"length", "repetition"} <= set(signs(rows))
+
+
+def test_replies_that_do_not_end_are_no_better_for_success() -> None:
+    assert set(signs(run(cut_share=0.5, success=0.6))) == {"length"}
+
+
+def test_a_short_reply_and_its_short_reasoning_are_one_vote() -> None:
+    found = signs(run(reply_tokens=10.0, thought_tokens=5.0))
+    assert set(found) == {"length", "reasoning"}
+
+
+def test_reasoning_that_vanishes_is_told_at_any_success() -> None:
+    done = {"success": 1.0, "valid_success": 1.0}
+    assert signs(run(thought_tokens=10.0, **done)) == {}
+    assert set(signs(run(thought_tokens=0.5, **done))) == {"reasoning"}
+    assert signs(run(thought_tokens=0.0, since=1)) == {}
+
+
+def moving(success, valid, sound) -> list:
+    """Return a run in which three columns go from one value to another."""
+    rows = run(40, 20, success=success[1], valid_rate=valid[1], valid_success=sound[1])
+    for row in rows[:19]:
+        row |= {"success": success[0], "valid_rate": valid[0]}
+        row["valid_success"] = sound[0]
+    return rows
+
+
+def test_success_that_moves_with_the_format_alone_is_told_and_has_no_vote() -> None:
+    found = scan(moving((0.2, 0.49), (0.4, 0.98), (0.5, 0.5)))
+    assert [alarm.sign for alarm in found] == ["format"]
+    assert "from 20% to" in found[0].text and "50% do now" in found[0].text
+    fallen = signs(moving((0.49, 0.2), (0.98, 0.4), (0.5, 0.5)))
+    assert "format" in fallen
+    assert "format" not in VOTES
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success": (0.2, 0.9), "valid": (0.4, 0.98), "sound": (0.5, 0.92)},
+        {"success": (0.2, 0.6), "valid": (0.95, 0.95), "sound": (0.21, 0.63)},
+        {"success": (0.45, 0.5), "valid": (0.9, 0.98), "sound": (0.5, 0.5)},
+    ],
+    ids=["better replies", "the same format", "hardly any change"],
+)
+def test_success_that_moves_for_other_reasons_is_not_called_format(change) -> None:
+    assert "format" not in signs(moving(**change))
+
+
+def test_one_probe_is_no_template_but_two_are() -> None:
+    rows = run(60)
+    for row in rows:
+        if row["iteration"] % 10 != 1:
+            row["retrieval"] = None
+    rows[30]["retrieval"] = 0.05
+    assert scan(rows) == ()
+    rows[40]["retrieval"] = 0.05
+    (alarm,) = scan(rows)
+    assert (alarm.sign, alarm.iteration) == ("template", 42)
+    assert "79% at their best" in alarm.text
+
+
+def test_replies_that_never_told_their_prompts_raise_no_alarm() -> None:
+    assert scan(run(since=1, retrieval=0.06)) == ()
 
 
 def test_what_is_usual_is_taken_anew_while_replies_become_valid() -> None:
@@ -268,6 +354,14 @@ def test_distinct_share_by_hand() -> None:
     assert distinct_share(["a b", "a b", "c"]) == 2 / 3
     assert distinct_share(["<answer>Left</answer>"]) == 1
     assert distinct_share(["", " "]) is None
+
+
+def test_repeated_share_by_hand() -> None:
+    # 5 grams, of which the first comes back once.
+    assert repeated_share(["a b c d a b c d"]) == pytest.approx(1 / 5)
+    assert repeated_share(["a b c d", "a b c d"]) == 0
+    assert repeated_share(["a a a a a a", ""]) == pytest.approx(2 / 3 / 2)
+    assert repeated_share([]) is None
 
 
 def test_mean_words_counts_empty_texts() -> None:

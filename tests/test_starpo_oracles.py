@@ -1,9 +1,11 @@
 """Ours beside the functions of TRL and verl, which are run as they are.
 
-Where they cannot be imported, these tests fail: that is what their lane is for.
+Where they cannot be imported, these tests fail: that is what their lane is for.  At the
+end they tell how far apart the numbers were.
 """
 
 import collections
+import os
 import types
 from pathlib import Path
 
@@ -24,8 +26,28 @@ pytestmark = [
 TINY = Path(logprobs.__file__).parent.parent / "models" / "tiny"
 
 
+APART: dict[str, float] = {}
+"""Test to the largest absolute difference of its numbers."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request):
+    """Print the differences when all is compared."""
+    yield
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print("\n\nlargest absolute difference")
+        for test, apart in APART.items():
+            print(f"{apart:8.1e}  {test}")
+
+
 def near(found, expected, abs: float = 1e-5) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=abs, rtol=1e-5)
+    found, expected = found.detach().double(), expected.detach().double()
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2]
+    test = test.partition("[")[0].partition(" ")[0]
+    apart = (found - expected).abs().max().item()
+    APART[test] = max(APART.get(test, 0.0), apart)
+    torch.testing.assert_close(found, expected, atol=abs, rtol=1e-5)
 
 
 def core():

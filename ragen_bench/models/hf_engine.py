@@ -205,6 +205,9 @@ class HFModel(Model):
                 self._end_ids,
                 layout,
                 batch_size=options.batch_size,
+                reuse=options.kv_reuse,
+                share=options.share_heads,
+                refill=options.refill,
             )
         if layout.dtype.itemsize < 4:
             self._notes.append("replies may depend on the batch by rounding")

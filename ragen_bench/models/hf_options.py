@@ -24,6 +24,10 @@ class Options:
     """How passes are made; see `ragen_bench.models.hf_slots`."""
     kv_reuse: bool = True
     """Whether keys and values outlive a reply."""
+    share_heads: bool = True
+    """Whether slots copy a beginning that another one holds; packs always share."""
+    refill: bool = True
+    """Whether slots take a request while others are being answered; packs always do."""
     kv_tokens: int | None = None
     """Tokens that all caches hold at most; None is a quarter of the free memory on a
     CPU, at least 2 GiB, and half of what the weights leave free on a GPU."""

@@ -159,8 +159,13 @@ def _draw_all(logits: torch.Tensor, replies: Sequence[ReplyInProgress]) -> torch
         [[reply.stream.random()] for reply in replies], dtype=torch.float64
     )
     scaled = (logits - logits.max(-1, keepdim=True).values) / heat.to(logits.device)
-    total = torch.softmax(scaled, -1).cpu().double().cumsum(-1)
-    index = torch.searchsorted(total, draws * total[:, -1:], right=True).squeeze(-1)
+    probs = torch.softmax(scaled, -1)
+    if probs.device.type != "cuda":
+        # Other accelerators have no double precision.
+        probs = probs.cpu()
+    total = probs.double().cumsum(-1)
+    reached = draws.to(total.device) * total[:, -1:]
+    index = torch.searchsorted(total, reached, right=True).squeeze(-1)
     return index.clamp(max=logits.shape[-1] - 1).to(logits.device)
 
 

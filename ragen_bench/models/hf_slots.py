@@ -17,6 +17,7 @@ from transformers.integrations import sdpa_attention
 from ragen_bench.models.batching import Request, as_failure
 from ragen_bench.models.chat_template import Chat
 from ragen_bench.models.hf_cache import Layout, common_prefix
+from ragen_bench.models.hf_graphs import graphs_of
 from ragen_bench.models.hf_sampler import ReplyInProgress, sample
 
 NAME = "ragen_bench_slots"
@@ -207,6 +208,9 @@ class SlotDecoder:
         end_ids: Ids that end a reply.
         layout: Of the network.
         batch_size: Rows at once, and conversations that keep what they computed.
+        reuse: Whether a conversation keeps its slot between two replies.
+        share: Whether a slot may begin with a copy of another one's beginning.
+        refill: Whether requests join while others are being answered.
     """
 
     def __init__(
@@ -217,6 +221,9 @@ class SlotDecoder:
         layout: Layout,
         *,
         batch_size: int,
+        reuse: bool = True,
+        share: bool = True,
+        refill: bool = True,
     ) -> None:
         register()
         network.set_attn_implementation(NAME)
@@ -224,10 +231,13 @@ class SlotDecoder:
         self._chat = chat
         self._end_ids = end_ids
         self._slots = Slots(layout, batch_size)
+        self._graphs = graphs_of(network, self._slots)
+        self._reuse, self._share, self._refill = reuse, share, refill
         self._rows: list[Row] = []
         self._heads: dict[tuple[int, ...], int] = {}
         self._free = set(range(batch_size))
         self._delayed = 0
+        self._deferred = False
 
     @property
     def busy(self) -> bool:
@@ -241,15 +251,22 @@ class SlotDecoder:
 
     def admit(self, waiting: "collections.deque[Request]") -> None:
         """Take as many requests from the left as there are slots for."""
-        reading: set[tuple[int, ...]] = set()
+        if self._rows and not (self._refill or self._deferred):
+            return
+        reading = {
+            key
+            for row in self._rows
+            if len(row.pending) > 1
+            for key in self._read_by(row)
+        }
         later: list[Request] = []
         while waiting and len(self._rows) < self._slots.count:
             request = waiting.popleft()
             if request.future.cancelled():
                 continue
-            head = tuple(request.ids[:_HEAD])
-            if head in reading and self._place(request) is None:
-                # Its head is being read by another row and can then be copied.
+            keys = {tuple(request.ids[:_HEAD]), tuple(request.ids)}
+            if not reading.isdisjoint(keys) and self._place(request) is None:
+                # Another row is reading it, or its head, and can then be copied.
                 later.append(request)
                 continue
             try:
@@ -257,10 +274,17 @@ class SlotDecoder:
             except Exception as error:
                 request.fail(as_failure(error))
                 continue
-            if row.cached_tokens < _HEAD:
-                reading.add(head)
+            reading.update(self._read_by(row))
             self._rows.append(row)
         waiting.extendleft(reversed(later))
+        self._deferred = bool(later)
+
+    def _read_by(self, row: Row) -> list[tuple[int, ...]]:
+        """Return the beginnings that others can copy once a new row has been read."""
+        if not self._share:
+            return []
+        whole = tuple(row.request.ids)
+        return [whole] if row.cached_tokens >= _HEAD else [whole, whole[:_HEAD]]
 
     def step(self) -> None:
         """Feed one pass, or two, and resolve the requests that they finish."""
@@ -300,6 +324,24 @@ class SlotDecoder:
         slots = self._slots
         rows = sorted(rows, key=lambda row: row.slot)
         width = max(len(row.pending) for row in rows)
+        logits = None
+        if width == 1 and self._graphs is not None:
+            tokens = [row.pending[0] for row in rows]
+            logits = self._graphs.logits([row.slot for row in rows], tokens)
+        if logits is None:
+            logits = self._plain_pass(rows, width)
+        for row in rows:
+            slots.tokens[row.slot].extend(row.pending)
+            slots.touch(row.slot)
+            if len(row.pending) > 1:
+                whole = tuple(row.request.ids)
+                self._heads.setdefault(whole[:_HEAD], row.slot)
+                self._heads[whole] = row.slot
+        self._push(rows, logits)
+
+    def _plain_pass(self, rows: list[Row], width: int) -> torch.Tensor:
+        """Return the logits behind the last pending token of each row."""
+        slots = self._slots
         starts = [len(slots.tokens[row.slot]) for row in rows]
         slots.reserve(max(starts) + width)
         device = slots.layout.device
@@ -310,17 +352,11 @@ class SlotDecoder:
             width, device=device
         )
         ends = torch.tensor([len(row.pending) - 1 for row in rows], device=device)
-        logits = self._logits(
+        return self._logits(
             torch.tensor(ids, device=device),
             SlotPass(slots, [row.slot for row in rows], positions),
             ends,
         )
-        for row in rows:
-            slots.tokens[row.slot].extend(row.pending)
-            slots.touch(row.slot)
-            head = tuple(row.request.ids[:_HEAD])
-            self._heads.setdefault(head, row.slot)
-        self._push(rows, logits)
 
     def _logits(
         self, ids: torch.Tensor, slot_pass: SlotPass, ends: torch.Tensor
@@ -352,7 +388,8 @@ class SlotDecoder:
             self._rows = [row for row in self._rows if row not in finished]
         for row in finished:
             self._free.add(row.slot)
-            row.request.cache = Place(row.slot, self._slots.taken[row.slot])
+            if self._reuse:
+                row.request.cache = Place(row.slot, self._slots.taken[row.slot])
             row.request.resolve(row.reply.draft(row.cached_tokens))
 
     def _start(self, request: Request) -> Row:
@@ -363,7 +400,7 @@ class SlotDecoder:
         known = min(common_prefix(slots.tokens[slot], ids), len(ids) - 1)
         if place is None:
             known = 0
-            donor = self._heads.get(tuple(ids[:_HEAD]))
+            donor = self._donor(ids)
             if donor is not None:
                 known = min(common_prefix(slots.tokens[donor], ids), len(ids) - 1)
             if donor is not None and known >= _HEAD and donor != slot:
@@ -382,6 +419,13 @@ class SlotDecoder:
             pending=ids[known:],
             cached_tokens=known,
         )
+
+    def _donor(self, ids: list[int]) -> int | None:
+        """Return a slot that holds this prompt, or at least one that begins like it."""
+        if not self._share:
+            return None
+        whole = tuple(ids)
+        return self._heads.get(whole, self._heads.get(whole[:_HEAD]))
 
     def _place(self, request: Request) -> Place | None:
         """Return where a conversation still has what it computed before."""

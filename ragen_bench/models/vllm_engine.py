@@ -35,6 +35,7 @@ from ragen_bench.models.vllm_loading import (
 )
 from ragen_bench.models.vllm_options import (
     Options,
+    check_logprobs,
     engine_arguments,
     environment_of,
     positive,
@@ -95,9 +96,9 @@ class VLLMModel(Model):
     ) -> Completion:
         """Answer the last message of a conversation.
 
-        Log-probabilities are those of the model's own distribution (temperature 1,
-        no nucleus), whatever the sampling.  The sampled ids hold the end token, if
-        one was sampled; the text holds no special tokens.
+        Log-probabilities are those of the model's own distribution (temperature 1, no
+        nucleus), or those at the temperature of sampling, as its options say.  The
+        sampled ids hold the end token, if one was sampled; the text no special tokens.
 
         Raises:
             ContextOverflow: The prompt leaves no room for a reply.
@@ -117,6 +118,7 @@ class VLLMModel(Model):
                 f"the prompt has {len(ids)} tokens, but with one of the reply at most "
                 f"{self.max_context} fit; shorten the context or the prompt"
             )
+        check_logprobs(sampling, self._arguments["logprobs_mode"])
         limit = min(sampling.max_tokens, room)
         sampling = dataclasses.replace(sampling, max_tokens=limit)
         # Fed with what the engine sampled, it ends and cuts a reply as ``hf:`` does.

@@ -14,11 +14,13 @@ import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ragen_bench.errors import InvalidSpec, ProviderError, ProviderRefusal, RagenError
 from ragen_bench.models.vllm_surroundings import surroundings
+
+T = TypeVar("T")
 
 _CLOSED = "the model was closed before it answered"
 
@@ -94,6 +96,21 @@ class EngineHost:
             raise answer
         return answer
 
+    def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        """Let a coroutine use the engine, in its own thread, and wait for the result.
+
+        Args:
+            work: Gets vLLM's ``AsyncLLM``.
+
+        Raises:
+            ProviderError: The work failed, or the host was stopped.
+        """
+        self.start()
+        serving = self._serving
+        if serving is None:
+            raise ProviderError(_CLOSED)
+        return serving.use(work)
+
     def stop(self) -> None:
         """End the engine, its processes and the thread, failing what waits."""
         with self._lock:
@@ -156,6 +173,17 @@ class _Serving:
         except RuntimeError as error:  # the loop was closed meanwhile
             answering.close()
             raise ProviderError(_CLOSED) from error
+
+    def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine over the engine in the thread, and wait."""
+        working = work(self._engine)
+        try:
+            return asyncio.run_coroutine_threadsafe(working, self._loop).result()
+        except RagenError:
+            raise
+        except Exception as error:
+            working.close()
+            raise ProviderError(f"vLLM failed: {error.__cause__ or error!r}") from error
 
     def _run(self) -> None:
         # A Ctrl-C at the terminal reaches all processes.  The engine's inherit this

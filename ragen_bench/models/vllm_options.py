@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.model import Sampling
 from ragen_bench.models.hf_options import whole_number
 
 _GIB = 2**30
+_BATCHED = 4096
+"""Tokens of a pass on a CPU, at least."""
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _CONFIG = "adapter_config.json"
@@ -33,6 +36,7 @@ _FIXED = {
     "skip_tokenizer_init": False,
 }
 """What the rest of the code counts on."""
+_PROCESSED = "processed_logprobs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class Options:
     """Cores of a CPU; None lets the engine bind itself to those it may use."""
     lora: str | None = None
     """Folder of an adapter."""
+    processed_logprobs: bool = False
+    """Whether log-probabilities are those at the temperature of sampling, not at 1."""
     engine_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Anything else that the engine takes, by its own names."""
 
@@ -169,6 +175,11 @@ def engine_arguments(
         cache = min(max(1, free_memory // 4 // _GIB), 4)
     if cache is not None:
         found["kv_cache_memory_bytes"] = int(cache * _GIB)
+    if on_cpu:
+        # A seeded request whose prompt is read in parts ends vLLM 0.32 on a CPU: its
+        # generator cannot go back.  Whole prompts need room for the longest.
+        found["enable_chunked_prefill"] = False
+        found["max_num_batched_tokens"] = max(max_context, _BATCHED)
     if options.batch_size is not None:
         found["max_num_seqs"] = options.batch_size
     if options.gpu_memory_utilization is not None:
@@ -176,9 +187,35 @@ def engine_arguments(
     if options.lora is not None:
         found["enable_lora"] = True
         found["max_lora_rank"] = adapter_rank(options.lora)
+    if options.processed_logprobs:
+        found["logprobs_mode"] = _PROCESSED
     if options.engine_args:
         _check_known(options.engine_args)
     return found | dict(options.engine_args)
+
+
+def check_logprobs(sampling: Sampling, mode: str) -> None:
+    """Refuse a request for log-probabilities that the engine does not give.
+
+    Args:
+        sampling: What is asked.
+        mode: The engine's ``logprobs_mode``.
+
+    Raises:
+        InvalidSpec: They would be those of another temperature or of a nucleus.
+    """
+    processed = mode == _PROCESSED
+    if sampling.temperature in (0, 1):
+        fits = True
+    else:
+        fits = sampling.processed_logprobs == processed
+    # vLLM's are then of the nucleus alone, others' of all tokens.
+    if not fits or (processed and sampling.top_p < 1):
+        raise InvalidSpec(
+            f"processed_logprobs is {sampling.processed_logprobs!r} at temperature "
+            f"{sampling.temperature!r} and top_p {sampling.top_p!r}, but this engine "
+            f"of vLLM gives {mode}; sample at temperature 1 and top_p 1"
+        )
 
 
 def environment_of(options: Options, cores: int) -> dict[str, str]:

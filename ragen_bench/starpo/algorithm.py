@@ -1,6 +1,7 @@
 """`Algorithm`: how experience becomes advantages; one file of `algorithms` each."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -65,6 +66,7 @@ def by_trajectory(
         advantages: Experience of N trajectories to [N] float.
     """
 
+    @functools.wraps(advantages)
     def estimate(
         experience: Experience, values: torch.Tensor | None, by: Discounts
     ) -> Estimate:

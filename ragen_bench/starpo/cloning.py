@@ -7,6 +7,7 @@ states that errors lead to.
 
 import asyncio
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,6 +145,19 @@ class Lessons:
                 f"agent {self.agent!r} is no chat agent; train direct or think_act"
             )
         return cls.protocol
+
+
+def repeated(
+    source: Iterator[Trajectory], count: int, stream: Stream
+) -> Iterator[Trajectory]:
+    """Yield the first trajectories of a source again and again, in random order."""
+    pool: list[Trajectory] = []
+    for one in itertools.islice(source, count):
+        pool.append(one)
+        yield one
+    while True:
+        stream.shuffle(pool)
+        yield from pool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,16 @@
-"""The signs of a collapse: trends of the metrics, and what of them counts.
+"""The signs of a collapse: which trends of the metrics count as one.
 
 Pure functions of trends; `ragen_bench.starpo.echo_trap` feeds them.
 """
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ragen_bench.starpo.thresholds import Thresholds
+from ragen_bench.starpo.trend import Trend
 
 Row: TypeAlias = Mapping[str, float | None]
 """Metrics of one iteration by column; a column may be missing or None."""
@@ -19,89 +20,31 @@ Sign = Literal[
     "gradient",
     "entropy",
     "length",
+    "reasoning",
     "repetition",
+    "template",
     "validity",
     "success",
+    "format",
     "echo_trap",
 ]
-"""``"echo_trap"`` is the combined alarm: several of the others at once."""
+"""``"echo_trap"`` is the combined alarm, several of the others at once; ``"format"`` is
+a remark without a vote in it."""
 
-
-@dataclasses.dataclass(slots=True)
-class Trend:
-    """A column's moving average, and the levels it is compared with."""
-
-    count: int = 0
-    last: float = 0.0
-    change: float = 0.0
-    """Mean absolute change from one iteration to the next."""
-    total: float = 0.0
-    weight: float = 0.0
-    reference: float = 0.0
-    """Its highest level: first the mean of the first iterations."""
-    room: float = 1.0
-    """Share of failures when that was."""
-    lowest: float = math.inf
-    """Since the first iterations."""
-    best: float = -math.inf
-    """Likewise, but from the third iteration on."""
-    recent: list[float] = dataclasses.field(default_factory=list)
-    """Moving averages of the last iterations, the oldest first."""
-
-    @property
-    def level(self) -> float:
-        """The moving average now."""
-        return self.total / self.weight
-
-    def has_risen(self, least: float, limits: Thresholds) -> bool:
-        """Return whether it rose over the window by so much, and more than noise."""
-        return self.level - self.recent[0] >= max(least, limits.noise * self.change)
-
-    def has_fallen(self, least: float, limits: Thresholds) -> bool:
-        """Return whether it is so far below its best, and further than noise."""
-        return self.best - self.level >= max(least, limits.noise * self.change)
-
-    def add(self, value: float, limits: Thresholds) -> None:
-        """Take in the value of an iteration."""
-        self.count += 1
-        if self.count > 1:
-            # A running mean of count - 1 changes.
-            step = abs(value - self.last) - self.change
-            self.change += step / (self.count - 1)
-        self.last = value
-        self.total = limits.decay * self.total + (1 - limits.decay) * value
-        self.weight = limits.decay * self.weight + (1 - limits.decay)
-        self.recent = [*self.recent, self.level][-limits.window - 1 :]
-        # A lucky first iteration is no best that a run could fall from.
-        if self.count >= min(3, limits.baseline):
-            self.best = max(self.best, self.level)
-
-    def compare(
-        self, value: float, room: float, anew: bool, limits: Thresholds
-    ) -> None:
-        """Renew the levels that later ones are compared with.
-
-        Args:
-            value: Of the iteration.
-            room: Share of failures now.
-            anew: Whether the run learns something that changes what is usual.
-            limits: How many iterations are the first.
-        """
-        if self.count <= limits.baseline:
-            self.reference += (value - self.reference) / self.count
-            self.room, self.lowest = room, self.level
-            return
-        if anew or self.level > self.reference:
-            self.reference, self.room = self.level, room
-        self.lowest = self.level if anew else min(self.lowest, self.level)
-
-    def explained(self, room: float) -> float:
-        """Return the level that the fall of failures explains.
-
-        Where fewer episodes fail, fewer differ from the others of their group, and
-        there is less to weigh: what falls with the failures, and no faster, is sound.
-        """
-        return self.reference * min(1.0, room / self.room)
+VOTES: Mapping[str, str] = MappingProxyType(
+    {
+        "spread": "spread",
+        "gradient": "gradient",
+        "entropy": "entropy",
+        "length": "length",
+        "reasoning": "length",
+        "repetition": "repetition",
+        "template": "template",
+        "validity": "validity",
+        "success": "success",
+    }
+)
+"""Sign to its vote in the combined alarm; what shrinks together has one."""
 
 
 _SHRINKING: tuple[tuple[str, Sign, str], ...] = (
@@ -112,7 +55,7 @@ _SHRINKING: tuple[tuple[str, Sign, str], ...] = (
     ),
     ("entropy", "entropy", "the policy hardly varies any more: its entropy fell"),
     ("reply_tokens", "length", "replies grew short: tokens a reply fell"),
-    ("thought_tokens", "length", "reasoning grew short: words a reply fell"),
+    ("thought_tokens", "reasoning", "reasoning grew short: words a reply fell"),
     (
         "distinct_4",
         "repetition",
@@ -160,8 +103,8 @@ def slow_signs(
     if not is_done(success, limits):
         ready = {k: t for k, t in fresh.items() if t.count > limits.baseline}
         found |= _shrunken(ready, room, limits)
-        rise = _entropy_rise(ready.get("entropy"), limits)
-        found |= {"entropy": rise} if rise else {}
+        found |= _grown(ready, room, limits)
+    found |= _gone(fresh, limits)
     if valid is not None and valid.has_fallen(limits.valid_drop, limits):
         found["validity"] = (
             f"the share of valid replies fell to {valid.level:.0%} "
@@ -189,8 +132,14 @@ def _shrunken(
             "spread": limits.spread_share,
             "entropy": limits.entropy_share,
             "length": limits.length_share,
+            "reasoning": limits.length_share,
         }.get(sign, limits.distinct_share)
-        floors = {"spread": limits.spread_floor, "entropy": limits.entropy_floor}
+        floors = {
+            "spread": limits.spread_floor,
+            "entropy": limits.entropy_floor,
+            # An agent without thoughts has a word of them now and then, by chance.
+            "reasoning": 1.0,
+        }
         explained = trend.explained(room)
         if trend.level <= share * explained and explained > floors.get(sign, 0.0):
             found[sign] = (
@@ -198,6 +147,90 @@ def _shrunken(
                 f"at this success and {trend.reference:.3g} was the highest"
             )
     return found
+
+
+def _grown(
+    ready: Mapping[str, Trend], room: float, limits: Thresholds
+) -> dict[Sign, str]:
+    """Return the signs that are a rise which nothing was won by."""
+    found: dict[Sign, str] = {}
+    if rise := _entropy_rise(ready.get("entropy"), limits):
+        found["entropy"] = rise
+    length = ready.get("reply_tokens")
+    if (
+        length is not None
+        and length.level >= limits.length_growth * length.lowest
+        and not _pays(length, room, limits)
+    ):
+        found["length"] = (
+            f"replies grow long and solve no more: {length.level:.3g} tokens a reply, "
+            f"{length.lowest:.3g} at its lowest"
+        )
+    cut = ready.get("cut_share")
+    if cut is not None and cut.level - cut.lowest >= limits.cut_rise:
+        found["length"] = (
+            f"replies do not end any more: {cut.level:.0%} are cut off, "
+            f"{cut.lowest:.0%} at the lowest"
+        )
+    repeated = ready.get("repeated_4")
+    if (
+        repeated is not None
+        and repeated.level - repeated.lowest >= limits.repeated_rise
+        and not _pays(repeated, room, limits)
+    ):
+        found["repetition"] = (
+            f"replies go in circles: {repeated.level:.0%} of a reply's 4-grams stood "
+            f"in it before, {repeated.lowest:.0%} at the lowest"
+        )
+    return found
+
+
+def _pays(trend: Trend, room: float, limits: Thresholds) -> bool:
+    """Return whether more episodes succeed than when something was at its lowest."""
+    return trend.room_at_lowest - room > limits.slack
+
+
+def _gone(fresh: Mapping[str, Trend], limits: Thresholds) -> dict[Sign, str]:
+    """Return the signs that success does not excuse."""
+    found: dict[Sign, str] = {}
+    thoughts, tells = fresh.get("thought_tokens"), fresh.get("dependence")
+    if thoughts is not None and thoughts.best >= 1:
+        if thoughts.level <= limits.vanish_share * thoughts.best:
+            found["reasoning"] = (
+                f"reasoning vanished: {thoughts.level:.3g} words a reply, "
+                f"{thoughts.best:.3g} at its longest"
+            )
+    if tells is not None and tells.best >= limits.template_floor:
+        if max(tells.last, tells.previous) <= limits.template_share * tells.best:
+            found["template"] = (
+                "replies hardly depend on their prompts any more: they tell them "
+                f"{tells.last:.0%} above chance, {tells.best:.0%} at their best"
+            )
+    if text := _format_alone(fresh, limits):
+        found["format"] = text
+    return found
+
+
+def _format_alone(fresh: Mapping[str, Trend], limits: Thresholds) -> str | None:
+    """Return a sentence if success has moved with the validity of replies alone."""
+    success, valid = fresh.get("success"), fresh.get("valid_rate")
+    sound = fresh.get("valid_success")
+    if success is None or valid is None or sound is None:
+        return None
+    moved, more = success.level - success.first, valid.level - valid.first
+    least = max(limits.format_move, limits.noise * success.change)
+    if success.count <= limits.baseline or abs(moved) < least:
+        return None
+    if moved * more <= 0 or abs(more) < limits.rise:
+        return None
+    if abs(sound.level - sound.first) > abs(moved) / 4:
+        return None
+    return (
+        f"success moves with the format alone: it went from {success.first:.0%} to "
+        f"{success.level:.0%} and valid replies from {valid.first:.0%} to "
+        f"{valid.level:.0%}, while of episodes with valid replies "
+        f"{sound.first:.0%} succeeded, and {sound.level:.0%} do now"
+    )
 
 
 def _entropy_rise(trend: Trend | None, limits: Thresholds) -> str | None:

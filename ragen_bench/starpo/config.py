@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ragen_bench.errors import InvalidSpec, UnknownName
 from ragen_bench.starpo.aggregation import Aggregation
+from ragen_bench.starpo.presets import PRESETS
 
 Filter = Literal[
     "all",
@@ -36,6 +37,9 @@ class TrainConfig:
     Presets change defaults, TOML changes presets, and ``--set`` changes TOML.
     """
 
+    preset: str = ""
+    """What the settings began with, empty for the defaults; `make` keeps it."""
+
     # What is trained, on what
     envs: tuple[str, ...] = ("ragen/Bandit-v0:1",)
     """Cells to train on, ``ID`` or ``ID:level``; groups take turns over them."""
@@ -44,7 +48,7 @@ class TrainConfig:
     model: str = "fresh"
     """``"fresh"`` (a small new Llama), ``"tiny"``, or a folder or hub id."""
     hidden_size: int = 64
-    """Width of a fresh model; a multiple of 32."""
+    """Width of a fresh model; a multiple of 16."""
     layers: int = 2
     """Layers of a fresh model."""
     agent: str = "direct"
@@ -65,6 +69,15 @@ class TrainConfig:
     """Training instances of an iteration (P)."""
     rollouts: int = 16
     """Trajectories of an instance (N)."""
+    engine: Literal["hf", "vllm"] = "hf"
+    """What samples: ``"hf"``, of this package, or ``"vllm"``, for whole trainings on
+    a GPU and models that a sampler of PyTorch is slow with."""
+    engine_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the engine's copy of the weights; ``"auto"`` is float32 on a CPU and bfloat16
+    on a GPU."""
+    engine_kv_gib: float | None = None
+    """GiB that vLLM takes for keys and values; None is a quarter of the free memory on
+    a CPU, but 1 to 4, and nearly all that is left on a GPU."""
     temperature: float = 1.0
     """Of sampling, and of the log-probabilities that are trained."""
     max_actions_per_turn: int | None = None
@@ -127,6 +140,8 @@ class TrainConfig:
     """Learning rate of the policy."""
     warmup: int = 0
     """Optimizer steps of linear warm-up."""
+    decay: Literal["none", "linear", "cosine"] = "none"
+    """How the learning rate falls to zero over the iterations."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Of AdamW."""
     weight_decay: float = 0.01
@@ -141,6 +156,8 @@ class TrainConfig:
     """CPU seconds of behaviour cloning before the first iteration."""
     clone_steps: int = 0
     """Optimizer steps of behaviour cloning; 0 leaves the seconds to decide."""
+    clone_episodes: int = 0
+    """Demonstrations, used again in random order; 0 plays new ones without end."""
     clone_noise: float = 0.3
     """Share of the expert's turns whose actions are random."""
     clone_lr: float = 3e-3
@@ -167,8 +184,19 @@ class TrainConfig:
     """Iterations whose episodes are kept as records."""
     budget_seconds: float = 0.0
     """CPU seconds after which training ends early, cloning included; 0 is none."""
+    sinks: tuple[str, ...] = ()
+    """Where metrics go beside the files: ``"tensorboard"``, ``"wandb"``, or
+    ``"package.module:function"``."""
     stop_on_collapse: bool = False
     """Whether an alarm of the echo trap ends training."""
+    probe_every: int = 0
+    """Iterations between probes of whether replies still depend on their prompts, from
+    the first iteration on; 0 is none."""
+    probe_samples: int = 64
+    """Replies that such a probe scores after each other's prompts."""
+    gradient_every: int = 0
+    """Iterations between rows of ``gradients.csv``, from the first iteration on; 0 is
+    none."""
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -180,6 +208,10 @@ class TrainConfig:
         if self.format_penalty > 0:
             raise InvalidSpec(
                 f"format_penalty is {self.format_penalty!r}, but must be at most 0"
+            )
+        if self.engine_kv_gib is not None and not self.engine_kv_gib > 0:
+            raise InvalidSpec(
+                f"engine_kv_gib is {self.engine_kv_gib!r}, but must be above 0"
             )
         if self.clip_dual is not None and self.clip_dual <= 1:
             raise InvalidSpec(f"clip_dual is {self.clip_dual!r}, but must be above 1")
@@ -214,6 +246,7 @@ _LEAST: Mapping[str, float] = MappingProxyType(
         "token_budget": 1,
         "clone_seconds": 0,
         "clone_steps": 0,
+        "clone_episodes": 0,
         "clone_noise": 0,
         "clone_lr": 0,
         "clone_batch": 1,
@@ -223,62 +256,11 @@ _LEAST: Mapping[str, float] = MappingProxyType(
         "eval_seeds": 1,
         "save_every": 0,
         "budget_seconds": 0,
+        "probe_every": 0,
+        "probe_samples": 2,
+        "gradient_every": 0,
     }
 )
-
-_STARPO = {
-    "algorithm": "ppo",
-    "minibatch": 32,
-    "clip_dual": 3.0,
-    "entropy": 0.001,
-    "agent": "think_act",
-    "prompt": "full",
-    "max_tokens": 400,
-    "iterations": 200,
-    "envs": ("ragen/Sokoban-v0:1",),
-}
-_GROUPED = {**_STARPO, "aggregation": "seq-mean-token-mean"}
-
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "starpo": {**_STARPO, "kl": 0.001, "kl_kind": "k1", "clip_high": 0.2},
-        "starpo-s": {**_STARPO, "filter": "top_k", "filter_value": 0.25},
-        "starpo-s-v2": {**_STARPO, "filter": "ragen-v2"},
-        "grpo": {**_GROUPED, "algorithm": "grpo"},
-        "dr-grpo": {
-            **_GROUPED,
-            "algorithm": "dr_grpo",
-            "aggregation": "constant",
-        },
-        "rloo": {**_GROUPED, "algorithm": "rloo"},
-        "ragen-v1": {
-            **_STARPO,
-            "env_args": {"preset": "ragen-v1"},
-            "filter": "ragen-v1",
-            "filter_value": 0.25,
-        },
-        "ragen-v2": {
-            **_STARPO,
-            "env_args": {"preset": "ragen-v2"},
-            "filter": "top_p_linear",
-            "filter_value": 1.0,
-            "max_actions_per_turn": 2,
-        },
-        "tiny-cpu": {
-            "algorithm": "grpo",
-            "groups": 32,
-            "rollouts": 8,
-            "filter": "nonzero",
-            "lr": 5e-4,
-            "betas": (0.9, 0.98),
-            "entropy": 0.01,
-            "clone_seconds": 15.0,
-            "clone_batch": 16,
-            "iterations": 30,
-        },
-    }
-)
-"""Name to the settings that differ from the defaults."""
 
 
 def fields() -> Mapping[str, dataclasses.Field[Any]]:
@@ -299,7 +281,7 @@ def make(preset: str | None, *layers: Mapping[str, Any]) -> TrainConfig:
     """
     if preset is not None and preset not in PRESETS:
         raise UnknownName.of("preset", preset, PRESETS)
-    settings = dict(PRESETS[preset]) if preset else {}
+    settings = {"preset": preset, **PRESETS[preset]} if preset else {}
     for layer in layers:
         settings.update(layer)
     kinds = typing.get_type_hints(TrainConfig)

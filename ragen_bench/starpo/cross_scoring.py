@@ -11,13 +11,16 @@ from typing import Any
 import torch
 
 from ragen_bench.errors import InvalidSpec
+from ragen_bench.starpo.logprobs import Selected, token_logprobs
+from ragen_bench.starpo.policy import plain_network
 from ragen_bench.starpo.template_collapse import Score, Tokens
 
 
 def shared_prefix(network: Any, *, temperature: float = 1.0, batch: int = 32) -> Score:
     """Return a scorer that reads each prompt once for all of its continuations.
 
-    Equal to `plain` but for rounding.
+    Equal to `plain` but for rounding.  The head runs on the continuations' tokens
+    alone, some at a time.
 
     Args:
         network: A causal language model of transformers; it is put into evaluation
@@ -30,17 +33,17 @@ def shared_prefix(network: Any, *, temperature: float = 1.0, batch: int = 32) ->
     """
     _check(temperature, batch)
 
+    model = plain_network(network)
+
     def score(prompt: Tokens, thoughts: Sequence[Tokens]) -> list[float]:
-        device = next(network.parameters()).device
-        read = network(
-            input_ids=torch.tensor([list(prompt)], device=device),
-            use_cache=True,
-            logits_to_keep=1,
+        device = model.device
+        read = model.base_model(
+            input_ids=torch.tensor([list(prompt)], device=device), use_cache=True
         )
         # Newer releases of transformers have another name for it.
         name = "cache" if "cache" in read else "past_key_values"
         # The last state of the prompt predicts the first token of every thought.
-        head = read.logits[:, -1:]
+        last = read.last_hidden_state[:, -1:]
         scores = [0.0] * len(thoughts)
         # Alike lengths share a pass, which is padded to its longest.
         order = sorted(range(len(thoughts)), key=lambda i: len(thoughts[i]))
@@ -49,19 +52,19 @@ def shared_prefix(network: Any, *, temperature: float = 1.0, batch: int = 32) ->
             ids, mask = _padded([thoughts[i] for i in rows], device)
             cache = copy.deepcopy(read[name])
             cache.batch_repeat_interleave(len(rows))
-            logits = head.expand(len(rows), -1, -1)
+            hidden = last.expand(len(rows), -1, -1)
             if ids.shape[1] > 1:
                 places = len(prompt) + torch.arange(ids.shape[1] - 1, device=device)
                 seen = mask.new_ones((len(rows), len(prompt)))
-                more = network(
+                more = model.base_model(
                     input_ids=ids[:, :-1],
                     attention_mask=torch.cat([seen, mask[:, :-1]], dim=1),
                     position_ids=places.expand(len(rows), -1),
                     use_cache=True,
                     **{name: cache},
                 )
-                logits = torch.cat([logits, more.logits], dim=1)
-            found = _summed(logits, ids, mask, temperature)
+                hidden = torch.cat([hidden, more.last_hidden_state], dim=1)
+            found = _scored(model, hidden, ids, mask, temperature)
             for row, value in zip(rows, found, strict=True):
                 scores[row] = value
         return scores
@@ -127,6 +130,27 @@ def _padded(
         ids[index, : len(row)] = torch.tensor(list(row))
         mask[index, : len(row)] = 1
     return ids.to(device), mask.to(device)
+
+
+def _scored(
+    model: Any,
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    temperature: float,
+) -> list[float]:
+    """Return the log-likelihood of each row of ids [B, T], states [B, T, D]."""
+    wanted = mask.bool()
+    scored = token_logprobs(
+        Selected(hidden=hidden[wanted], targets=ids[wanted]),
+        model.get_output_embeddings().weight,
+        temperature=temperature,
+    )
+    # A sum over hundreds of tokens loses digits in 32 bits.
+    sums = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+    sums[wanted] = scored.logprobs.double()
+    found: list[float] = sums.sum(dim=1).tolist()
+    return found
 
 
 def _summed(

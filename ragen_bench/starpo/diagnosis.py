@@ -1,48 +1,43 @@
-"""`diagnose`: what the files of a training say about its health, after the fact."""
+"""`diagnose`: what the files of a training say about its health, after the fact.
 
-import csv
+It reads tables alone, so it also judges what another trainer logged.
+"""
+
 import dataclasses
-import io
+import math
 import statistics
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-from ragen_bench.errors import RecordError
-from ragen_bench.records import Episode, parse_record
 from ragen_bench.starpo.change_point import ChangePoint, change_point
 from ragen_bench.starpo.collapse_signs import Row
 from ragen_bench.starpo.echo_trap import Alarm, scan
-from ragen_bench.starpo.repetition import distinct_share, mean_words
+from ragen_bench.starpo.gradient_picture import GradientPicture, picture
+from ragen_bench.starpo.rollout_facts import RolloutFacts, rollout_facts
+from ragen_bench.starpo.template_picture import TemplatePicture, template_picture
 from ragen_bench.starpo.thresholds import Thresholds
+from ragen_bench.starpo.training_log import METRICS, read_gradients, read_metrics
 
-METRICS = "metrics.csv"
+__all__ = [
+    "METRICS",
+    "Break",
+    "Diagnosis",
+    "diagnose",
+    "diagnose_rows",
+    "half_fall",
+    "read_metrics",
+]
+
 ROLLOUTS = "rollouts"
 LEAST_BEST = 0.1
 """Success that never was higher cannot fall by half in a way that means anything."""
 LASTING = 3
 """Iterations in a row for which success must be low to count as fallen."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutFacts:
-    """What the kept episodes of an iteration look like."""
-
-    name: str
-    """Of the file."""
-    episodes: int
-    success: float | None
-    """Share of solved episodes, None where the task has no success."""
-    valid_rate: float | None
-    """Share of valid replies."""
-    distinct_4: float | None
-    """Share of distinct 4-grams in reasoning and replies."""
-    thought_tokens: float | None
-    """Mean words of reasoning in a reply, None where there is none at all."""
-    top_reply: str
-    """The most frequent reply."""
-    top_share: float | None
-    """Share of the replies that are it."""
+Verdict = Literal["collapsed", "trapped", "template", "suspicious", "healthy", "empty"]
+"""Success fell by half; the echo-trap alarm without that; replies that no longer depend
+on their prompts; single alarms; none; no iteration at all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,24 @@ class Diagnosis:
     """Iteration in which success has fallen by half from its best, for good."""
     alarms: tuple[Alarm, ...]
     breaks: tuple[Break, ...]
-    rollouts: tuple[RolloutFacts, ...]
+    template: TemplatePicture | None = None
+    """None without probes of templates."""
+    gradients: tuple[GradientPicture, ...] = ()
+    """Of the first and the last iteration that has them."""
+    rollouts: tuple[RolloutFacts, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The health in a word."""
+        if not self.iterations:
+            return "empty"
+        if self.half_fall is not None:
+            return "collapsed"
+        if self.trapped_at is not None:
+            return "trapped"
+        if self.template is not None and not self.template.depends:
+            return "template"
+        return "suspicious" if self.alarms else "healthy"
 
     @property
     def trapped_at(self) -> int | None:
@@ -82,46 +94,72 @@ class Diagnosis:
 
         Negative if the alarm came late; None without the one or the other.
         """
-        if self.trapped_at is None or self.half_fall is None:
-            return None
-        return self.half_fall - self.trapped_at
+        return None if self.trapped_at is None else self.lead_of(self.trapped_at)
+
+    def lead_of(self, iteration: int) -> int | None:
+        """Return the iterations from one to the fall by half, None without a fall."""
+        return None if self.half_fall is None else self.half_fall - iteration
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        found = {"verdict": self.verdict, **dataclasses.asdict(self)}
+        found["trapped_at"], found["lead_time"] = self.trapped_at, self.lead_time
+        found["alarms"] = [
+            {**dataclasses.asdict(a), "lead_time": self.lead_of(a.iteration)}
+            for a in self.alarms
+        ]
+        if self.template is not None:
+            found["template"]["regime"] = self.template.regime
+        for held, one in zip(found["gradients"], self.gradients, strict=True):
+            held["outweighed"] = one.outweighed
+        return found
 
     def __str__(self) -> str:
-        return "\n".join(_report(self))
+        from ragen_bench.starpo.diagnosis_report import report
+
+        return "\n".join(report(self))
 
 
-def diagnose(folder: Path, thresholds: Thresholds | None = None) -> Diagnosis:
-    """Return the health of the training whose files lie in a folder.
+def diagnose(
+    place: Path,
+    thresholds: Thresholds | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Return the health of a training.
 
     Args:
-        folder: Has ``metrics.csv`` and, for some iterations, ``rollouts/*.jsonl``.
+        place: Its folder, which has ``metrics.csv`` and maybe ``gradients.csv`` and
+            ``rollouts/*.jsonl``; or a CSV file of metrics.
         thresholds: When a sign counts.
+        columns: Our columns to those of the file, where they differ.
 
     Raises:
         RecordError: A file is missing or cannot be read.
+        UnknownName: The table has no column of a name that is given.
     """
-    rows = read_metrics(folder / METRICS)
-    paths = sorted((folder / ROLLOUTS).glob("*.jsonl"))
-    found = diagnose_rows(rows, thresholds)
-    return dataclasses.replace(found, rollouts=tuple(map(rollout_facts, paths)))
+    found = diagnose_rows(read_metrics(place, columns), thresholds)
+    return dataclasses.replace(
+        found,
+        gradients=picture(read_gradients(place)),
+        rollouts=tuple(map(rollout_facts, sorted((place / ROLLOUTS).glob("*.jsonl")))),
+    )
 
 
 def diagnose_rows(
     rows: Sequence[Row], thresholds: Thresholds | None = None
 ) -> Diagnosis:
     """Return the health of a training from its metrics alone."""
-    numbers = [int(row.get("iteration") or 0) for row in rows]
-    at = [i for i, row in enumerate(rows) if row.get("success") is not None]
-    smooth = _medians([row["success"] or 0.0 for row in (rows[i] for i in at)])
+    success = _known(rows, "success")
+    smooth = _medians([value for _, value in success])
     fall = half_fall(smooth)
     return Diagnosis(
         iterations=len(rows),
         best_success=max(smooth, default=None),
         last_success=smooth[-1] if smooth else None,
-        half_fall=None if fall is None else numbers[at[fall]],
+        half_fall=None if fall is None else success[fall][0],
         alarms=scan(rows, thresholds),
-        breaks=tuple(_breaks(rows, numbers)),
-        rollouts=(),
+        breaks=tuple(_breaks(rows)),
+        template=template_picture(rows, thresholds or Thresholds()),
     )
 
 
@@ -144,69 +182,6 @@ def half_fall(success: Sequence[float]) -> int | None:
     return None
 
 
-def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """Return the rows of a ``metrics.csv``; what is no number becomes None.
-
-    Raises:
-        RecordError: There is no such file, or it has no column ``iteration``.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        # A training that was killed, or still runs, may leave half a row.
-        reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-        lines = list(reader)
-    except (OSError, ValueError, csv.Error) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    if "iteration" not in (reader.fieldnames or ()):
-        raise RecordError(
-            f"{path} has no column 'iteration'; the metrics of a training have one"
-        )
-    return [{k: _number(v) for k, v in line.items() if k} for line in lines]
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
-
-
-def rollout_facts(path: Path) -> RolloutFacts:
-    """Return what the episodes of a file of records look like.
-
-    Raises:
-        RecordError: The file cannot be read.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    episodes = [
-        parse_record(Episode, line, f"{path}, line {i}")
-        for i, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
-    turns = [turn for episode in episodes for turn in episode.turns]
-    solved = [e.success for e in episodes if e.success is not None]
-    thoughts = [turn.thinking for turn in turns]
-    texts = [
-        # A model may give its reasoning apart from the reply.
-        t.response if t.thinking in t.response else f"{t.thinking}\n{t.response}"
-        for t in turns
-    ]
-    top, count = (Counter(t.response for t in turns).most_common(1) or [("", 0)])[0]
-    return RolloutFacts(
-        name=path.name,
-        episodes=len(episodes),
-        success=statistics.fmean(solved) if solved else None,
-        valid_rate=statistics.fmean(t.valid for t in turns) if turns else None,
-        distinct_4=distinct_share(texts),
-        thought_tokens=mean_words(thoughts) if any(thoughts) else None,
-        top_reply=top,
-        top_share=count / len(turns) if turns else None,
-    )
-
-
 def _medians(values: Sequence[float]) -> list[float]:
     """Return the median of each value and its neighbours, which does not lag."""
     return [
@@ -214,52 +189,18 @@ def _medians(values: Sequence[float]) -> list[float]:
     ]
 
 
-def _breaks(rows: Sequence[Row], numbers: Sequence[int]) -> Iterator[Break]:
+def _known(rows: Sequence[Row], column: str) -> list[tuple[int, float]]:
+    """Return iterations and the finite values of a column."""
+    return [
+        (int(row.get("iteration") or 0), value)
+        for row in rows
+        if (value := row.get(column)) is not None and math.isfinite(value)
+    ]
+
+
+def _breaks(rows: Sequence[Row]) -> Iterator[Break]:
     for column in ("success", "spread_mean", "entropy"):
-        known = [
-            (number, value)
-            for number, row in zip(numbers, rows, strict=True)
-            if (value := row.get(column)) is not None and abs(value) < float("inf")
-        ]
+        known = _known(rows, column)
         found = change_point([value for _, value in known])
         if found is not None:
             yield Break(column=column, iteration=known[found.index][0], point=found)
-
-
-def _report(found: Diagnosis) -> Iterator[str]:
-    yield f"{found.iterations} iterations"
-    if found.best_success is not None and found.last_success is not None:
-        yield (
-            f"success {found.best_success:.0%} at its best, "
-            f"{found.last_success:.0%} at the end"
-        )
-    if found.half_fall is not None:
-        yield f"success had fallen by half in iteration {found.half_fall}"
-    if found.lead_time is not None:
-        when = "before" if found.lead_time >= 0 else "after"
-        yield f"the echo-trap alarm came {abs(found.lead_time)} iterations {when} that"
-    yield from (f"alarm, {alarm}" for alarm in found.alarms)
-    if not found.alarms:
-        yield "no alarm"
-    for one in found.breaks:
-        yield (
-            f"{one.column} changes level in iteration {one.iteration}: "
-            f"{one.point.before:.3g} before, {one.point.after:.3g} after "
-            f"({one.point.explained:.0%} of its variation)"
-        )
-    for facts in found.rollouts:
-        yield _line(facts)
-
-
-def _line(facts: RolloutFacts) -> str:
-    parts = [f"{facts.name}: {facts.episodes} episodes"]
-    for value, text in (
-        (facts.success, "success {:.0%}"),
-        (facts.valid_rate, "valid replies {:.0%}"),
-        (facts.distinct_4, "distinct 4-grams {:.1%}"),
-        (facts.thought_tokens, "{:.0f} words of reasoning"),
-        (facts.top_share, "the most frequent reply {:.0%}"),
-    ):
-        if value is not None:
-            parts.append(text.format(value))
-    return ", ".join(parts)

@@ -1,65 +1,210 @@
-"""What a configuration would train: resolved settings, sizes, a memory estimate."""
+"""What a configuration would train: resolved settings, tokens, a memory estimate."""
 
+import dataclasses
+import importlib.resources
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ragen_bench.starpo import config as configuration
-from ragen_bench.starpo.config import TrainConfig
+import torch
 
-_MASTER, _ADAM, _GRADIENT = 4, 8, 4
+from ragen_bench.errors import RagenError
+from ragen_bench.models import hf_loading
+from ragen_bench.models.chat_template import Chat
+from ragen_bench.registry import make
+from ragen_bench.starpo import cloning, memory, policy
+from ragen_bench.starpo import config as configuration
+from ragen_bench.starpo.algorithm import Algorithm
+from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo.rollout import Cell
+from ragen_bench.starpo.settings import agent_args, env_args
+from ragen_bench.starpo.trajectories import Trajectory
+from ragen_bench.text_env import TextEnv
+
+_EPISODES = 16
+"""Played by the solver to see how long they get."""
+_NOISE = 0.5
+"""Share of its turns that are random, so that episodes are not all of the shortest."""
+_MARKERS = 16
+"""Tokens around an observation, about."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of a trajectory."""
+
+    prompt: float
+    """Before the first reply, mean."""
+    expected: float
+    """All together, mean: as a solver plays that errs in every other turn."""
+    sampled: float
+    """Of these in replies, mean."""
+    longest: int
+    """All together if every turn is taken and every reply is cut off."""
+    longest_sampled: int
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
-    """Return the resolved configuration and what it amounts to.
+    """Return the resolved configuration and what it amounts to, JSON-able.
+
+    Returns:
+        ``config``; ``sizes``, None where the model is not on this machine; ``memory``
+        in bytes, as `ragen_bench.starpo.memory.estimate` says, likewise.
 
     Raises:
         RagenError: A setting is refused.
     """
     from ragen_bench.starpo.training import check
 
-    algorithm, _ = check(config)
-    parameters = _parameters(config)
-    trajectories = config.groups * config.rollouts
-    tokens = trajectories * config.max_tokens
-    memory = None
-    if parameters is not None:
-        trained = parameters if not config.lora_rank else 0
-        networks = 2 if algorithm.critic else 1
-        memory = parameters * _MASTER * (1 + networks)
-        memory += trained * (_ADAM + _GRADIENT) * networks
+    algorithm, cells = check(config)
+    settings = configuration.to_dict(config)
+    played = config.groups * config.rollouts
+    loaded = _meta(config)
+    if loaded is None:
+        return {"config": settings, "sizes": None, "memory": None}
+    network, tokenizer = loaded
+    shape = _shape(network, config, algorithm)
+    found = lengths(config, cells, tokenizer)
+    sizes = {
+        "parameters of the policy": shape.plain + shape.adapter,
+        "parameters of the critic": shape.critic,
+        "parameters trained": (shape.adapter or shape.plain) + shape.critic,
+        "trajectories an iteration": played,
+        "tokens of a first prompt, mean": round(found.prompt),
+        "tokens an iteration, expected": round(played * found.expected),
+        "tokens an iteration, longest": played * found.longest,
+        "sampled tokens an iteration, expected": round(played * found.sampled),
+        "sampled tokens an iteration, longest": played * found.longest_sampled,
+    }
+    work = _work(config, found, played)
     return {
-        "config": configuration.to_dict(config),
-        "sizes": {
-            "parameters": parameters,
-            "trajectories an iteration": trajectories,
-            "sampled tokens a turn, at most": tokens,
-            "bytes of weights, optimizer and gradients, at least": memory,
-        },
+        "config": settings,
+        "sizes": sizes,
+        "memory": memory.estimate(shape, work),
     }
 
 
-def _parameters(config: TrainConfig) -> int | None:
-    """Return the number of parameters, None where the model is not here."""
-    import importlib.resources
+def lengths(config: TrainConfig, cells: Sequence[Cell], tokenizer: Any) -> Lengths:
+    """Return how long trajectories get, from a few that the solver plays."""
+    optimal = list(itertools.islice(_played(config, cells, tokenizer, 0.0), _EPISODES))
+    erring = list(
+        itertools.islice(_played(config, cells, tokenizer, _NOISE), _EPISODES)
+    )
+    prompts = [one.turns[0].start for one in optimal]
+    totals, replies, feedback = [], [], 0
+    for one, prompt in zip(erring, prompts, strict=True):
+        total = sum(len(segment.ids) for segment in one.segments)
+        texts = [turn.response for turn in one.episode.turns]
+        sampled = sum(len(tokenizer(text)["input_ids"]) + 1 for text in texts)
+        totals.append(total)
+        replies.append(sampled)
+        if len(texts) > 1:
+            read = (total - prompt - sampled) / (len(texts) - 1)
+            feedback = max(feedback, round(read))
+    envs = _envs(config, cells)
+    turns = max(env.limits.max_turns for env in envs)
+    # What an invalid reply is told may be longer than what a valid one is.
+    scolding = max(len(tokenizer(_scolding(env))["input_ids"]) for env in envs)
+    feedback = max(feedback, scolding + _MARKERS)
+    return Lengths(
+        prompt=statistics.fmean(prompts),
+        expected=statistics.fmean(totals),
+        sampled=statistics.fmean(replies),
+        longest=max(prompts) + turns * config.max_tokens + (turns - 1) * feedback,
+        longest_sampled=turns * config.max_tokens,
+    )
 
-    from ragen_bench.models import hf_loading
 
-    hf_loading.require_extra("ragen-bench train")
-    import torch
+def _envs(config: TrainConfig, cells: Sequence[Cell]) -> list[TextEnv]:
+    args = env_args(config)
+    return [make(cell.env_id, level=cell.level, **args) for cell in cells]
+
+
+def _scolding(env: TextEnv) -> str:
+    """Return what follows upon an invalid reply."""
+    env.reset(seed=0)
+    observation: str = env.step("")[0]
+    return observation
+
+
+def _played(
+    config: TrainConfig, cells: Sequence[Cell], tokenizer: Any, noise: float
+) -> Iterator[Trajectory]:
+    """Yield the solver's episodes; their instances do not depend on the noise."""
+    lessons = cloning.Lessons(
+        cells=cells,
+        agent=config.agent,
+        agent_args=agent_args(config),
+        env_args=env_args(config),
+        chat=Chat(tokenizer, [tokenizer.eos_token_id]),
+        end_id=tokenizer.eos_token_id,
+        noise=noise,
+        seed=config.seed,
+    )
+    return lessons.demonstrations()
+
+
+def _work(config: TrainConfig, found: Lengths, played: int) -> memory.Work:
+    on_cpu = hf_loading.device_named(config.device).type == "cpu"
+    wide = config.engine_dtype == "float32" or (
+        config.engine_dtype == "auto" and on_cpu
+    )
+    reserved = config.engine_kv_gib if config.engine == "vllm" else None
+    return memory.Work(
+        conversations=played,
+        context=round(found.expected),
+        passed=min(config.token_budget, round(played * found.expected)),
+        reference=config.kl > 0,
+        engine_bytes=4 if wide else 2,
+        compute_bytes=4 if on_cpu else 2,
+        reserved=None if reserved is None else int(reserved * 2**30),
+    )
+
+
+def _meta(config: TrainConfig) -> tuple[Any, Any] | None:
+    """Return the network without its numbers, and the tokenizer; None if not here."""
     import transformers
-
-    from ragen_bench.starpo import policy
 
     if config.model == "fresh":
         shape = (config.hidden_size, config.layers)
-        network, _ = policy.fresh(shape, config.seed, "cpu")
-        return int(network.num_parameters())
+        return policy.fresh(shape, config.seed, "cpu")
     place = config.model
     if place == "tiny":
         place = str(importlib.resources.files("ragen_bench.models") / "tiny")
     try:
-        found = transformers.AutoConfig.from_pretrained(place)
-        with torch.device("meta"):
-            network = transformers.AutoModelForCausalLM.from_config(found)
-    except (OSError, ValueError):
+        with hf_loading.quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+            found = transformers.AutoConfig.from_pretrained(place)
+            with torch.device("meta"):
+                network = transformers.AutoModelForCausalLM.from_config(found)
+    except (OSError, ValueError, RagenError):
         return None
-    return int(network.num_parameters())
+    return network, tokenizer
+
+
+def _shape(network: Any, config: TrainConfig, algorithm: Algorithm) -> memory.Shape:
+    plain = int(network.num_parameters())
+    inner = network.config.get_text_config()
+    heads = inner.num_attention_heads
+    width = getattr(inner, "head_dim", None) or inner.hidden_size // heads
+    keys = getattr(inner, "num_key_value_heads", None) or heads
+    critic = 0
+    if algorithm.critic:
+        trunk = sum(p.numel() for p in network.base_model.parameters())
+        critic = trunk + inner.hidden_size + 1
+    adapter = 0
+    if config.lora_rank:
+        adapted = policy.with_adapter(network, config.lora_rank, config.seed)
+        adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    return memory.Shape(
+        plain=plain,
+        adapter=adapter,
+        critic=critic,
+        layers=inner.num_hidden_layers,
+        width=inner.hidden_size,
+        query=heads * width,
+        keys=keys * width,
+        inner=inner.intermediate_size,
+        vocabulary=inner.vocab_size,
+    )

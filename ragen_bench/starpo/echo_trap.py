@@ -19,14 +19,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ragen_bench.starpo.collapse_signs import (
+    VOTES,
     Row,
     Sign,
-    Trend,
     changes_ways,
     gradient_spike,
     slow_signs,
 )
 from ragen_bench.starpo.thresholds import Thresholds
+from ragen_bench.starpo.trend import Trend
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,10 @@ _COLUMNS = (
     "reply_tokens",
     "thought_tokens",
     "distinct_4",
+    "repeated_4",
+    "cut_share",
     "valid_rate",
+    "valid_success",
 )
 _LEAST_ROOM = 0.01
 """Shares of failures that are smaller count as this."""
@@ -90,7 +94,8 @@ class EchoTrap:
         ]
         for sign in set(self._lasting) - set(texts):
             self._lasting[sign] = 0
-        trapped = len(self.standing) >= self.thresholds.votes
+        votes = {VOTES[sign] for sign in self.standing if sign in VOTES}
+        trapped = len(votes) >= self.thresholds.votes
         if trapped and not self._trapped:
             begun.append(("echo_trap", _combined(self.standing)))
         self._trapped = self._trapped + 1 if trapped else 0
@@ -118,7 +123,7 @@ class EchoTrap:
         trends = {name: dataclasses.asdict(t) for name, t in self._trends.items()}
         for trend in trends.values():
             # JSON has no infinity.
-            for name in ("best", "lowest"):
+            for name in ("best", "lowest", "previous"):
                 trend[name] = None if math.isinf(trend[name]) else trend[name]
         return {
             "trends": trends,
@@ -137,6 +142,7 @@ class EchoTrap:
         for trend in self._trends.values():
             trend.best = -math.inf if trend.best is None else trend.best
             trend.lowest = math.inf if trend.lowest is None else trend.lowest
+            trend.previous = math.inf if trend.previous is None else trend.previous
             trend.recent = list(trend.recent)
         self._norms = list(state["norms"])
         self._first_norms = list(state["first_norms"])
@@ -151,8 +157,8 @@ class EchoTrap:
         limits = self.thresholds
         values = {
             name: float(value)
-            for name in _COLUMNS
-            if (value := row.get(name)) is not None and math.isfinite(value)
+            for name, value in ({n: row.get(n) for n in _COLUMNS} | _told(row)).items()
+            if value is not None and math.isfinite(value)
         }
         fresh = {name: self._trends.setdefault(name, Trend()) for name in values}
         for name, trend in fresh.items():
@@ -167,7 +173,9 @@ class EchoTrap:
 
     def _signs(self, fresh: Mapping[str, Trend], row: Row) -> dict[Sign, str]:
         limits = self.thresholds
-        found = slow_signs(fresh, self._room, limits)
+        # What a probe found holds until the next one.
+        told = {k: t for k, t in self._trends.items() if k == "dependence"}
+        found = slow_signs({**fresh, **told}, self._room, limits)
         norm = row.get("grad_norm")
         first = statistics.median(self._first_norms) if self._first_norms else 0.0
         spike = gradient_spike(norm, self._norms, first, limits)
@@ -199,4 +207,13 @@ def scan(
 
 
 def _combined(signs: Iterable[str]) -> str:
-    return f"training collapses (echo trap): {', '.join(signs)} at once"
+    shown = ", ".join(sign for sign in signs if sign in VOTES)
+    return f"training collapses (echo trap): {shown} at once"
+
+
+def _told(row: Row) -> dict[str, float | None]:
+    """Return how well replies tell their prompts, 0 at chance and 1 at best."""
+    found, chance = row.get("retrieval"), row.get("retrieval_chance")
+    if found is None or chance is None or chance >= 1:
+        return {}
+    return {"dependence": (found - chance) / (1 - chance)}

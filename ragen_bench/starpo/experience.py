@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ragen_bench.starpo.gae import Estimate, Rollout
+from ragen_bench.starpo.shared_prefix import LEAST, shared_length
 from ragen_bench.starpo.trajectories import Segment, Trajectory
 
 
@@ -129,6 +130,8 @@ class Pass:
     """[a] int64, the sampled tokens, row by row."""
     tokens: torch.Tensor
     """[a] int64, their places in the arrays of the experience."""
+    shared: int = 0
+    """Leading columns in which all rows are equal and nothing is predicted."""
 
     def to(self, device: torch.device) -> "Pass":
         """Return the same on another device; ``tokens`` stay where they are."""
@@ -138,6 +141,7 @@ class Pass:
             self.before.to(device),
             self.targets.to(device),
             self.tokens,
+            self.shared,
         )
 
 
@@ -159,12 +163,15 @@ def passes(
         for segment in experience.trajectories[index].segments:
             rows.append((segment, first))
             first += sum(segment.sampled)
-    rows.sort(key=lambda row: len(row[0].ids))
+    # Rows of one task begin with the same rules, which a pass then reads once.
+    rows.sort(key=lambda row: (row[0].ids[:LEAST], len(row[0].ids)))
     batch: list[tuple[Segment, int]] = []
+    longest = 0
     for row in rows:
-        if batch and (len(batch) + 1) * len(row[0].ids) > budget:
+        longest = max(longest, len(row[0].ids))
+        if batch and (len(batch) + 1) * longest > budget:
             yield _pad(batch)
-            batch = []
+            batch, longest = [], len(row[0].ids)
         batch.append(row)
     if batch:
         yield _pad(batch)
@@ -184,4 +191,16 @@ def _pad(rows: Sequence[tuple[Segment, int]]) -> Pass:
         tokens += range(first, first + sum(segment.sampled))
     before = torch.zeros_like(sampled)
     before[:, :-1] = sampled[:, 1:]
-    return Pass(ids, mask, before, ids[sampled], torch.tensor(tokens, dtype=torch.long))
+    places = torch.tensor(tokens, dtype=torch.long)
+    shared = shared_length(
+        [segment.ids for segment, _ in rows],
+        [_first_state(segment) for segment, _ in rows],
+    )
+    return Pass(ids, mask, before, ids[sampled], places, shared)
+
+
+def _first_state(segment: Segment) -> int:
+    """Return the index of the token that predicts the first sampled one."""
+    if not segment.turns:
+        return len(segment.ids)
+    return min(turn.start for turn in segment.turns) - 1

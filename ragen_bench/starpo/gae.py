@@ -67,6 +67,18 @@ class Estimate:
     """Bool, the tokens whose value is trained."""
 
 
+def explained_variance(values: torch.Tensor, estimate: Estimate) -> float | None:
+    """Return 1 - Var(return - value) / Var(return) over the asked tokens."""
+    asked = estimate.value_mask
+    if int(asked.sum()) < 2:
+        return None
+    returns = estimate.returns[asked]
+    spread = float(returns.var())
+    if spread == 0:
+        return None
+    return 1 - float((returns - values[asked]).var()) / spread
+
+
 def in_rows(tokens: torch.Tensor, sequence_ids: torch.Tensor) -> torch.Tensor:
     """Return an array over action tokens with one row a sequence, padded at the right.
 

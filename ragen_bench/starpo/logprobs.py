@@ -13,7 +13,9 @@ import torch
 from ragen_bench.errors import InvalidSpec
 
 CHUNK = 512
-"""Tokens whose logits exist at a time, unless told otherwise."""
+"""Tokens whose logits exist at a time, unless told otherwise, ..."""
+_CACHED = 2**23
+"""... and how many logits on a CPU, whose cache should hold them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ def token_logprobs(
     weight: torch.Tensor,
     *,
     temperature: float = 1.0,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> TokenLogprobs:
     """Return log-probabilities and entropies through the head of a language model.
 
@@ -79,7 +81,8 @@ def token_logprobs(
         selected: The tokens.
         weight: [V, D], of the head, which has no bias.
         temperature: That of sampling, above 0.
-        chunk: Rows at a time, at least 1; the result does not depend on it.
+        chunk: Rows at a time, at least 1; None chooses.  The result does not depend on
+            it.
 
     Returns:
         Both differentiable with respect to the states and the weight.
@@ -89,6 +92,10 @@ def token_logprobs(
     """
     if temperature <= 0:
         raise InvalidSpec(f"temperature is {temperature!r}; it must be above 0")
+    if chunk is None:
+        chunk = CHUNK
+        if weight.device.type == "cpu":
+            chunk = min(CHUNK, max(1, _CACHED // len(weight)))
     if chunk < 1:
         raise InvalidSpec(f"chunk is {chunk!r}; it must be at least 1")
     logprobs, entropies = _ChunkedHead.apply(
@@ -110,18 +117,25 @@ class _ChunkedHead(torch.autograd.Function):  # type: ignore[misc]
         chunk: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities [N] and entropies [N]."""
-        ctx.save_for_backward(hidden, weight, targets)
         ctx.temperature, ctx.chunk = temperature, chunk
         ctx.set_materialize_grads(False)
         kind = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=kind, device=hidden.device)
-        entropies = torch.empty_like(logprobs)
+        entropies, masses = torch.empty_like(logprobs), torch.empty_like(logprobs)
         head = weight.to(hidden.dtype)
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            log_p = _log_softmax(hidden[rows], head, temperature)
-            logprobs[rows] = log_p.gather(1, targets[rows, None]).squeeze(1)
-            entropies[rows] = _entropy(log_p)
+            logits = _logits(hidden[rows], head, temperature)
+            peak = logits.amax(dim=-1)
+            logits -= peak[:, None]
+            logprobs[rows] = logits.gather(1, targets[rows, None]).squeeze(1)
+            p = logits.exp()
+            mass = p.sum(dim=-1)
+            # H = log sum(e^z) - sum(z e^z) / sum(e^z)
+            entropies[rows] = mass.log() - p.mul_(_finite(logits)).sum(dim=-1) / mass
+            logprobs[rows] -= mass.log()
+            masses[rows] = peak + mass.log()
+        ctx.save_for_backward(hidden, weight, targets, masses, entropies)
         return logprobs, entropies
 
     @staticmethod
@@ -129,7 +143,7 @@ class _ChunkedHead(torch.autograd.Function):  # type: ignore[misc]
         ctx: Any, d_logprobs: torch.Tensor | None, d_entropies: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         """Return the gradients of states and weight."""
-        hidden, weight, targets = ctx.saved_tensors
+        hidden, weight, targets, masses, entropies = ctx.saved_tensors
         head = weight.to(hidden.dtype)
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         d_hidden = torch.zeros_like(hidden) if wants_hidden else None
@@ -137,17 +151,20 @@ class _ChunkedHead(torch.autograd.Function):  # type: ignore[misc]
         d_weight = torch.zeros_like(weight, dtype=kind) if wants_weight else None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            log_p = _log_softmax(hidden[rows], head, ctx.temperature)
-            p = log_p.exp()
-            d_logits = torch.zeros_like(log_p)
+            log_p = _logits(hidden[rows], head, ctx.temperature)
+            log_p -= masses[rows, None]
             if d_entropies is not None:
+                p = log_p.exp()
                 # dH/dz = -p * (log p + H)
-                finite = log_p.clamp_(min=torch.finfo(log_p.dtype).min)
-                entropies = -(p * finite).sum(dim=-1, keepdim=True)
-                d_logits = finite.add_(entropies).mul_(-d_entropies[rows, None])
-            if d_logprobs is not None:
-                d_logits -= d_logprobs[rows, None]
-            d_logits *= p
+                d_logits = _finite(log_p).add_(entropies[rows, None])
+                d_logits *= -d_entropies[rows, None]
+                if d_logprobs is not None:
+                    d_logits -= d_logprobs[rows, None]
+                d_logits *= p
+            elif d_logprobs is not None:
+                d_logits = log_p.exp_().mul_(-d_logprobs[rows, None])
+            else:
+                break
             if d_logprobs is not None:
                 # dlogp/dz = onehot - p
                 d_logits.scatter_add_(1, targets[rows, None], d_logprobs[rows, None])
@@ -163,16 +180,15 @@ class _ChunkedHead(torch.autograd.Function):  # type: ignore[misc]
         return d_hidden, d_weight, None, None, None
 
 
-def _log_softmax(
+def _logits(
     hidden: torch.Tensor, head: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """Return log-probabilities [rows, V], at least in fp32."""
+    """Return logits at a temperature [rows, V], at least in fp32, to be changed."""
     logits = hidden @ head.T
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.log_softmax(wide / temperature, dim=-1)
+    return wide if temperature == 1 else wide.div_(temperature)
 
 
-def _entropy(log_p: torch.Tensor) -> torch.Tensor:
-    # 0 * -inf is nan, and a token of log-probability -inf has nothing to add.
-    finite = log_p.clamp(min=torch.finfo(log_p.dtype).min)
-    return -(log_p.exp() * finite).sum(dim=-1)
+def _finite(log_p: torch.Tensor) -> torch.Tensor:
+    """Return logarithms, changed in place so that none is -inf: 0 * -inf is nan."""
+    return log_p.clamp_(min=torch.finfo(log_p.dtype).min)

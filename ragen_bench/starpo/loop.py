@@ -6,23 +6,30 @@ calls take numbers and tensors.
 
 import asyncio
 import dataclasses
-import statistics
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ragen_bench.episode import play
-from ragen_bench.records import Episode, EpisodeKey
-from ragen_bench.registry import make
+from ragen_bench.records import Episode
+from ragen_bench.registry import make_agent
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo import filters, losses, metrics, settings, update
+from ragen_bench.starpo import (
+    canary,
+    evaluation,
+    filters,
+    losses,
+    metrics,
+    settings,
+    update,
+)
 from ragen_bench.starpo.algorithm import Algorithm, Discounts
 from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.echo_trap import Alarm, EchoTrap
 from ragen_bench.starpo.experience import Experience
-from ragen_bench.starpo.gae import Estimate
+from ragen_bench.starpo.gae import explained_variance
 from ragen_bench.starpo.policy import Policy
 from ragen_bench.starpo.rollout import Cell, Instances, Rollouts
 from ragen_bench.starpo.trajectories import Trajectory
@@ -41,6 +48,8 @@ class Report:
     episodes: list[Episode]
     alarms: tuple[Alarm, ...]
     """Signs of collapse that begin with it."""
+    gradients: Sequence[Mapping[str, float | str]] = ()
+    """For ``gradients.csv``, where they were asked for."""
 
 
 class Training:
@@ -70,6 +79,12 @@ class Training:
         self.iteration = 0
         self.steps = 0
         self.watch = EchoTrap()
+        self.checked: int | None = None
+        """Version of the weights that the engine is known to play with."""
+        self.cloned: dict[str, float] | None = None
+        """What the warm start came to, None without one."""
+        self.spent = 0.0
+        """CPU seconds of the warm start and of all iterations."""
         self.instances = Instances(cells, config.seed)
         self.rollouts = Rollouts(
             policy.engine,
@@ -81,19 +96,13 @@ class Training:
             self.rollouts.env(cell).limits.max_turns for cell in cells
         )
         self.keep = settings.filter_of(config)
-        self.optimizer = torch.optim.AdamW(
-            [parameter for _, parameter in policy.trained()],
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-        )
+        self.probes = settings.probes_of(config, policy, self.longest)
+        trained = [parameter for _, parameter in policy.trained()]
+        self.optimizer = settings.optimizer_of(config, trained, config.lr)
         self.critic_optimizer: torch.optim.Optimizer | None = None
         if policy.critic is not None:
-            self.critic_optimizer = torch.optim.AdamW(
-                policy.critic.parameters(),
-                lr=config.critic_lr,
-                betas=config.betas,
-                weight_decay=config.weight_decay,
+            self.critic_optimizer = settings.optimizer_of(
+                config, policy.critic.parameters(), config.critic_lr
             )
 
     def iterate(self) -> Report:
@@ -103,16 +112,24 @@ class Training:
         salt = f"train/{config.seed}/{self.iteration}"
         trajectories = asyncio.run(self.rollouts.play(groups, salt))
         played = time.perf_counter()
+        asked = canary.sequence(trajectories)
+        if self.checked != self.policy.version:
+            self._check_engine(asked)
 
         spread = filters.group_spread(
             [one.total for one in trajectories], [one.group for one in trajectories]
         )
+        probed = self.probes.look(
+            self.iteration + 1, trajectories, spread, lambda e: self._lesson(e)[0]
+        )
+        looked = time.perf_counter()
         kept = set(self.keep(spread))
         chosen = [one for one in trajectories if one.group in kept]
         share = len(kept) / len(spread)
         steps, explained = self._update(chosen, share) if chosen else ([], None)
         updated = time.perf_counter()
         self.policy.sync()
+        canary_row = self._check_engine(asked)
         synced = time.perf_counter()
         self.iteration += 1
 
@@ -123,11 +140,14 @@ class Training:
             "explained_variance": explained,
             **metrics.of_rollouts(trajectories, spread),
             **metrics.of_steps(steps),
+            **probed.row,
+            **canary_row,
         }
         times: Row = {
             "iteration": self.iteration,
             "rollout_s": played - began,
-            "update_s": updated - played,
+            "probe_s": looked - played,
+            "update_s": updated - looked,
             "sync_s": synced - updated,
             "cpu_s": time.process_time() - cpu,
             "sampled_tokens": sampled,
@@ -135,16 +155,38 @@ class Training:
             "tokens_per_s": sampled / (played - began),
         }
         episodes = [one.episode for one in trajectories]
-        return Report(row, times, episodes, self.watch.watch(row))
+        return Report(row, times, episodes, self.watch.watch(row), probed.gradients)
+
+    def _check_engine(self, ids: Sequence[int]) -> Row:
+        """Compare engine and trainer over a sequence, if there is one.
+
+        Raises:
+            RunIncomplete: The engine plays other weights.
+        """
+        policy = self.policy
+        if not ids:
+            return {}
+        ours = update.sequence_logprobs(policy.network, ids)
+        reading = canary.compare(policy.engine.score(ids), ours)
+        canary.check(reading, policy.precision, policy.version)
+        self.checked = policy.version
+        return {
+            "canary_diff_mean": reading.mean,
+            "canary_diff_max": reading.largest,
+        }
 
     def _update(
         self, trajectories: list[Trajectory], share: float
     ) -> tuple[list[update.Step], float | None]:
         """Learn from what was kept; return the steps and what values explain."""
         config, policy = self.config, self.policy
+        # With dropout, which training mode turns on, it would be another policy than
+        # the one that sampled.
+        policy.network.eval()
+        if policy.critic is not None:
+            policy.critic.eval()
         lesson, explained = self._lesson(Experience.of(trajectories))
         objective = settings.objective_of(config, self.longest, share)
-        policy.network.train()
         steps = []
         order = Stream(config.seed, "order", self.iteration)
         for _ in range(config.online * config.passes):
@@ -174,7 +216,6 @@ class Training:
                         config.grad_clip,
                     )
                 steps.append(step)
-        policy.network.eval()
         return steps, explained
 
     def _lesson(self, experience: Experience) -> tuple[update.Lesson, float | None]:
@@ -218,57 +259,28 @@ class Training:
         return [indices[i : i + size] for i in range(0, count, size)]
 
     def _set_rate(self) -> None:
+        config = self.config
         self.steps += 1
-        share = min(1.0, self.steps / self.config.warmup) if self.config.warmup else 1.0
+        share = min(1.0, self.steps / config.warmup) if config.warmup else 1.0
+        share *= update.left_of_rate(self.iteration / config.iterations, config.decay)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * share
+            group["lr"] = config.lr * share
 
     def evaluate(self) -> Row:
         """Play the dev split greedily and return success and return.
 
         Nothing that training draws from is touched.
         """
-        episodes = asyncio.run(self._play_dev())
-        known = [one.success for one in episodes if one.success is not None]
-        return {
-            "dev_success": statistics.fmean(known) if known else None,
-            "dev_return": statistics.fmean(one.episode_return for one in episodes),
-        }
-
-    async def _play_dev(self) -> list[Episode]:
         config = self.config
-        dev = {**settings.env_args(config), "split": "dev"}
-        greedy = Rollouts(
-            self.policy.engine,
-            config.agent,
-            {**settings.agent_args(config), "temperature": 0.0},
-            {**settings.env_args(config)},
+        greedy = {**settings.agent_args(config), "temperature": 0.0}
+        player = functools.partial(make_agent, config.agent, self.policy.engine)
+        row = evaluation.evaluate(
+            lambda: player(**greedy),
+            self.cells,
+            settings.env_args(config),
+            config.eval_seeds,
         )
-
-        async def one(cell: Cell, seed: int) -> Episode:
-            env = make(cell.env_id, level=cell.level, **dev)
-            key = EpisodeKey(cell.env_id, cell.level, "dev", seed, 0)
-            episode, _ = await play(env, greedy.agent(self.policy.engine), key)
-            return episode
-
-        return list(
-            await asyncio.gather(
-                *(
-                    one(cell, seed)
-                    for cell in self.cells
-                    for seed in range(config.eval_seeds)
-                )
-            )
-        )
-
-
-def explained_variance(values: torch.Tensor, estimate: Estimate) -> float | None:
-    """Return 1 - Var(return - value) / Var(return) over the asked tokens."""
-    asked = estimate.value_mask
-    if int(asked.sum()) < 2:
-        return None
-    returns = estimate.returns[asked]
-    spread = float(returns.var())
-    if spread == 0:
-        return None
-    return 1 - float((returns - values[asked]).var()) / spread
+        # What the engine computed for these prompts, and where it lies, would move the
+        # next rollouts by rounding.
+        self.policy.sync()
+        return row

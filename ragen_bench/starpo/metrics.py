@@ -9,11 +9,11 @@ import dataclasses
 import io
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_bench.starpo.repetition import distinct_share, mean_words
+from ragen_bench.starpo.repetition import distinct_share, mean_words, repeated_share
 from ragen_bench.starpo.trajectories import Trajectory
 from ragen_bench.starpo.update import Step
 
@@ -28,7 +28,10 @@ COLUMNS = (
     "reply_tokens",
     "thought_tokens",
     "distinct_4",
+    "repeated_4",
+    "cut_share",
     "valid_rate",
+    "valid_success",
     "turns",
     "loss",
     "value_loss",
@@ -42,8 +45,17 @@ COLUMNS = (
     "logprob_diff_mean",
     "logprob_diff_max",
     "start_diff_max",
+    "canary_diff_mean",
+    "canary_diff_max",
     "explained_variance",
     "steps",
+    "probe_samples",
+    "conditional_entropy",
+    "mutual_information",
+    "information_bound",
+    "mi_z_score",
+    "retrieval",
+    "retrieval_chance",
     "dev_success",
     "dev_return",
 )
@@ -52,6 +64,7 @@ COLUMNS = (
 TIMES = (
     "iteration",
     "rollout_s",
+    "probe_s",
     "update_s",
     "sync_s",
     "eval_s",
@@ -75,18 +88,32 @@ def of_rollouts(
     tokens = [turn.end - turn.start for one in trajectories for turn in one.turns]
     successes = [one.episode.success for one in trajectories]
     known = [success for success in successes if success is not None]
+    sound = [
+        one.episode.success
+        for one in trajectories
+        if one.episode.success is not None and all(t.valid for t in one.episode.turns)
+    ]
     zero = sum(1 for value in spread.values() if value == 0)
     return {
         "return_mean": statistics.fmean(one.total for one in trajectories),
-        "success": statistics.fmean(known) if known else None,
+        "success": _share(known),
         "spread_mean": statistics.fmean(spread.values()),
         "zero_spread_share": zero / len(spread),
         "reply_tokens": statistics.fmean(tokens) if tokens else None,
         "thought_tokens": mean_words(turn.thinking for turn in turns),
         "distinct_4": distinct_share(turn.response for turn in turns),
-        "valid_rate": statistics.fmean(turn.valid for turn in turns) if turns else None,
+        "repeated_4": repeated_share(turn.response for turn in turns),
+        "cut_share": _share(turn.finish_reason == "length" for turn in turns),
+        "valid_rate": _share(turn.valid for turn in turns),
+        "valid_success": _share(sound),
         "turns": len(turns) / len(trajectories),
     }
+
+
+def _share(claims: Iterable[bool]) -> float | None:
+    """Return the share of claims that hold, None without any."""
+    found = list(claims)
+    return statistics.fmean(found) if found else None
 
 
 def of_steps(steps: Sequence[Step]) -> dict[str, float | None]:
@@ -94,12 +121,16 @@ def of_steps(steps: Sequence[Step]) -> dict[str, float | None]:
     if not steps:
         return {"steps": 0}
     found: dict[str, float | None] = {"steps": len(steps)}
+    # A step of the critic alone looked at no token with the policy.
+    moved = [step for step in steps if step.tokens]
     for field in dataclasses.fields(Step):
-        if field.name in COLUMNS:
-            values = [getattr(step, field.name) for step in steps]
+        of_critic = field.name in ("value_loss", "critic_grad_norm")
+        values = [getattr(step, field.name) for step in (steps if of_critic else moved)]
+        if field.name in COLUMNS and values:
             largest = field.name.endswith("_max")
             found[field.name] = max(values) if largest else statistics.fmean(values)
-    found["start_diff_max"] = steps[0].logprob_diff_max
+    if moved:
+        found["start_diff_max"] = moved[0].logprob_diff_max
     return found
 
 
@@ -123,11 +154,18 @@ class Table:
         os.replace(beside, path)
         self._path = path
 
-    def add(self, row: Mapping[str, float | None]) -> None:
+    def add(self, row: Mapping[str, float | str | None]) -> None:
         """Append a row; a number that is not known stays empty."""
         cells = [_number(row.get(name)) for name in self.columns]
         with self._path.open("a", encoding="utf-8", newline="") as file:
             file.write(_line(cells))
+
+
+def count(path: Path, iteration: int) -> int:
+    """Return how many rows of a table belong to the iterations up to some."""
+    if not path.exists():
+        return 0
+    return sum(int(row["iteration"]) <= iteration for row in read(path))
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -137,10 +175,10 @@ def read(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(whole)))
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | str | None) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else repr(float(value))
+    return str(value) if isinstance(value, (int, str)) else repr(float(value))
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -6,18 +6,15 @@ of the weights, which `sync` renews after every update phase.
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from ragen_bench.errors import InvalidSpec, MissingExtra
-from ragen_bench.model import Model
-from ragen_bench.models import hf_engine
-from ragen_bench.models.hf_options import Options
-
-_TINY = "ragen_bench/models/tiny"
+from ragen_bench.starpo.engines.engine import PolicyEngine
+from ragen_bench.starpo.shared_prefix import states
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,13 +24,18 @@ class Policy:
     network: Any
     """Float32, with gradients."""
     tokenizer: Any
-    engine: Model
+    engine: PolicyEngine
     """Plays with a copy of the weights."""
-    served: Any
-    """That copy."""
     critic: "Critic | None" = None
     version: int = 0
     """How often the engine's weights were renewed."""
+
+    @property
+    def precision(self) -> str:
+        """In what engine or trainer computes, whichever is less precise."""
+        if plain_network(self.network).device.type == "cuda":
+            return "bfloat16"
+        return self.engine.precision
 
     def trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the parameters that the optimizer may change, by name."""
@@ -43,13 +45,8 @@ class Policy:
 
     def sync(self) -> None:
         """Give the engine the present weights; whatever it cached is forgotten."""
-        with torch.no_grad():
-            weights = plain_state(self.network)
-            for name, parameter in self.served.state_dict().items():
-                parameter.copy_(weights[name])
-        assert isinstance(self.engine, hf_engine.HFModel)
-        self.engine.refresh()
         self.version += 1
+        self.engine.sync(plain_state(self.network), self.version)
 
 
 class Critic(torch.nn.Module):  # type: ignore[misc]
@@ -69,7 +66,7 @@ class Critic(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.zeros_(self.head.bias)
 
     def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, at: torch.Tensor
+        self, ids: torch.Tensor, mask: torch.Tensor, at: torch.Tensor, shared: int = 0
     ) -> torch.Tensor:
         """Return the values of states, [actions].
 
@@ -77,9 +74,10 @@ class Critic(torch.nn.Module):  # type: ignore[misc]
             ids: [B, T] int64.
             mask: [B, T] int64, 1 where there is a token.
             at: [B, T] bool, True at the last token of each state that is asked for.
+            shared: Leading columns in which all rows are equal, and ``at`` False.
         """
-        hidden = self.trunk(input_ids=ids, attention_mask=mask).last_hidden_state
-        values: torch.Tensor = self.head(hidden[at])[..., 0]
+        hidden = states(self.trunk, ids, mask, shared)
+        values: torch.Tensor = self.head(hidden[at[:, shared:]])[..., 0]
         return values
 
 
@@ -88,17 +86,39 @@ def plain_network(network: Any) -> Any:
     return network.get_base_model() if hasattr(network, "peft_config") else network
 
 
-def plain_state(network: Any) -> Mapping[str, torch.Tensor]:
-    """Return weights by the names of the plain model, adapters merged."""
+def merged(network: Any) -> Any:
+    """Return the plain model with an adapter's share in its weights.
+
+    Without an adapter it is the very network, else a copy.
+    """
     if not hasattr(network, "peft_config"):
-        state: Mapping[str, torch.Tensor] = network.state_dict()
-        return state
+        return network
     from ragen_bench.models import hf_loading
 
     with hf_loading.quiet():
-        merged = copy.deepcopy(network).merge_and_unload()
-    found: Mapping[str, torch.Tensor] = merged.state_dict()
-    return found
+        return copy.deepcopy(network).merge_and_unload()
+
+
+def plain_state(network: Any) -> Mapping[str, torch.Tensor]:
+    """Return weights by the names of the plain model, adapters merged.
+
+    A head that is tied to the embeddings stands under both names.  Only weights that
+    an adapter changes are copies.
+    """
+    state: dict[str, torch.Tensor] = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in plain_network(network).state_dict().items()
+        if ".lora_" not in name
+    }
+    if not hasattr(network, "peft_config"):
+        return state
+    with torch.no_grad():
+        for name, layer in plain_network(network).named_modules():
+            if hasattr(layer, "get_delta_weight"):
+                (adapter,) = layer.active_adapters
+                change = layer.get_delta_weight(adapter)
+                state[f"{name}.weight"] = layer.get_base_layer().weight + change
+    return state
 
 
 def load(
@@ -107,7 +127,7 @@ def load(
     shape: tuple[int, int],
     seed: int,
     device: str,
-    options: Options,
+    engine: Callable[[Any, Any], PolicyEngine],
     lora_rank: int = 0,
 ) -> Policy:
     """Return a policy, its engine in step with it.
@@ -117,7 +137,7 @@ def load(
         shape: Width and layers of a fresh model.
         seed: Of a fresh model's weights, and of an adapter's.
         device: As PyTorch calls it, or ``"auto"``.
-        options: How the engine serves.
+        engine: Plain network and tokenizer to what plays with a copy of the weights.
         lora_rank: Rank of an adapter that is trained in place of the weights.
 
     Raises:
@@ -128,41 +148,49 @@ def load(
 
     hf_loading.require_extra("training")
     if place == "tiny":
-        place = str(Path(hf_engine.__file__).parent / "tiny")
+        place = _tiny()
     if place == "fresh":
         network, tokenizer = fresh(shape, seed, device)
     else:
         network, tokenizer = hf_loading.load_network(place, "float32", device)
-    served = copy.deepcopy(network).eval().requires_grad_(False)
-    if served.device.type != "cpu":
-        served.to(torch.bfloat16)
+    player = engine(network, tokenizer)
     network.requires_grad_(True)
     if lora_rank:
         network = with_adapter(network, lora_rank, seed)
-    engine = hf_engine.HFModel("policy", served, tokenizer, options)
-    return Policy(network=network, tokenizer=tokenizer, engine=engine, served=served)
+    player.sync(plain_state(network), 0)
+    return Policy(network=network, tokenizer=tokenizer, engine=player)
+
+
+def _tiny() -> str:
+    return str(importlib.resources.files("ragen_bench.models") / "tiny")
+
+
+_MARKS = ("<think>", "</think>", "<answer>", "</answer>", " || ")
 
 
 def fresh(shape: tuple[int, int], seed: int, device: str) -> tuple[Any, Any]:
-    """Return a small Llama with random weights and the tokenizer of `tiny`."""
+    """Return a small Llama with random weights and a tokenizer of its own.
+
+    The tokenizer is that of `tiny`, but the marks of a reply are one token each, so
+    that a reply of two moves has 6 tokens in place of 13.
+    """
     import transformers
 
     from ragen_bench.models import hf_loading
 
     width, layers = shape
-    if width % 32:
-        raise InvalidSpec(f"hidden_size is {width!r}, but must be a multiple of 32")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        str(Path(hf_engine.__file__).parent / "tiny")
-    )
+    if width % 16:
+        raise InvalidSpec(f"hidden_size is {width!r}, but must be a multiple of 16")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(_tiny())
+    tokenizer.add_tokens(list(_MARKS))
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=3 * width,
         num_hidden_layers=layers,
-        num_attention_heads=width // 32,
-        num_key_value_heads=width // 32,
-        head_dim=32,
+        num_attention_heads=width // 16,
+        num_key_value_heads=1,
+        head_dim=16,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

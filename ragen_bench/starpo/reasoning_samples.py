@@ -1,7 +1,8 @@
 """Pairs of prompt and reasoning out of trajectories, for the probe of templates.
 
 The prompt goes up to and includes the tag that opens the reasoning; the reasoning
-stands between the tags.  Both are the very tokens that were read and sampled.
+stands between the tags.  Both are the very tokens that were read and sampled.  Where
+an agent is asked for no reasoning, its whole replies can stand for it.
 """
 
 import bisect
@@ -46,18 +47,22 @@ def first_turns(trajectories: Sequence[Trajectory], decode: Decode) -> Samples:
 
 
 def random_turns(
-    trajectories: Sequence[Trajectory], decode: Decode, stream: Stream
+    trajectories: Sequence[Trajectory],
+    decode: Decode | None,
+    stream: Stream,
+    most: int = MOST,
 ) -> Samples:
-    """Return the reasoning of a random turn of each of at most `MOST` trajectories.
+    """Return the reasoning of a random turn of each of some trajectories.
 
     Args:
         trajectories: To choose from, evenly.
-        decode: Of the policy's tokenizer.
+        decode: Of the policy's tokenizer; None takes whole replies.
         stream: Draws trajectories and turns.
+        most: Trajectories at most.
     """
     order = [one for one in trajectories if one.turns]
     stream.shuffle(order)
-    chosen = [_turns(one) for one in order[:MOST]]
+    chosen = [_turns(one) for one in order[:most]]
     return _samples([stream.choice(turns) for turns in chosen], decode)
 
 
@@ -108,11 +113,13 @@ def _turns(trajectory: Trajectory) -> list[tuple[Segment, TurnTokens]]:
     return [(one, turn) for one in trajectory.segments for turn in one.turns]
 
 
-def _samples(turns: Sequence[tuple[Segment, TurnTokens]], decode: Decode) -> Samples:
+def _samples(
+    turns: Sequence[tuple[Segment, TurnTokens]], decode: Decode | None
+) -> Samples:
     prompts, thoughts = [], []
     for segment, turn in turns:
         reply = segment.ids[turn.start : turn.end]
-        span = reasoning_span(reply, decode)
+        span = reasoning_span(reply, decode) if decode else (0, len(reply))
         if span is not None:
             prompts.append((*segment.ids[: turn.start], *reply[: span[0]]))
             thoughts.append(tuple(reply[span[0] : span[1]]))

@@ -33,6 +33,24 @@ def distinct_share(texts: Iterable[str], n: int = 4) -> float | None:
     return len(seen) / total if total else None
 
 
+def repeated_share(texts: Iterable[str], n: int = 4) -> float | None:
+    """Return the mean share of n-grams of a text that stood in it before.
+
+    A text of R grams, D of them different, has ``1 - D / R`` (Welleck et al. 2020,
+    arXiv 1908.04319, rep-n).  Unlike `distinct_share` it does not depend on how many
+    texts there are: it is what loops within a reply look like.
+
+    Args:
+        texts: Split as by `distinct_share`.
+        n: At least 1.
+
+    Returns:
+        In [0, 1); 0 for a text too short to repeat itself; None without any text.
+    """
+    shares = [1 - (distinct_share([text], n) or 1.0) for text in texts]
+    return sum(shares) / len(shares) if shares else None
+
+
 def mean_words(texts: Iterable[str]) -> float | None:
     """Return the mean number of words of texts, None without any text."""
     counts = [len(text.split()) for text in texts]

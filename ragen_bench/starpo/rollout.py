@@ -58,9 +58,14 @@ class RecordingModel(Model):
     async def generate(
         self, conversation: Conversation, sampling: Sampling
     ) -> Completion:
-        """Answer, and add prompt and reply to the conversation's segments."""
+        """Answer, and add prompt and reply to the conversation's segments.
+
+        Raises:
+            RunIncomplete: The engine left out tokens, which no text could replace.
+        """
         asked = dataclasses.replace(sampling, processed_logprobs=True)
         completion = await self._model.generate(conversation, asked)
+        _check_tokens(self.name, completion)
         prompt = list(completion.prompt_token_ids)
         segments = self._segments.setdefault(conversation.key, [])
         segment = continued(segments, prompt)
@@ -168,6 +173,27 @@ class _Renamed(Model):
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return self._model.count_tokens(messages)
+
+
+def _check_tokens(name: str, completion: Completion) -> None:
+    """Refuse a completion that training cannot learn from.
+
+    Raises:
+        RunIncomplete: Ids of the prompt or of the reply are missing, or there is not
+            one log-probability for each sampled id.
+    """
+    prompt, ids, logprobs = (
+        len(completion.prompt_token_ids),
+        len(completion.token_ids),
+        len(completion.logprobs),
+    )
+    if prompt and ids and ids == logprobs:
+        return
+    raise RunIncomplete(
+        f"engine {name!r} gave {prompt} token ids of a prompt, {ids} of the reply and "
+        f"{logprobs} log-probabilities; training needs all ids, and one "
+        "log-probability for each that was sampled: take an engine that gives them"
+    )
 
 
 def _pay(segments: Sequence[Segment], episode: Episode) -> None:

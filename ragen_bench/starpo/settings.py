@@ -1,11 +1,18 @@
 """A configuration to the arguments of the parts, which never see it themselves."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ragen_bench.starpo import filters, update
+import torch
+
+from ragen_bench.errors import MissingExtra
+from ragen_bench.registry import AGENTS
+from ragen_bench.starpo import filters, probes, update
 from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo.engines.engine import PolicyEngine
+from ragen_bench.starpo.policy import Policy
 
 
 def agent_args(config: TrainConfig) -> dict[str, Any]:
@@ -46,6 +53,39 @@ def filter_of(config: TrainConfig) -> Callable[[Mapping[Any, float]], Sequence[A
     return lambda scores: rule(filters.scale_free(scores))
 
 
+def optimizer_of(
+    config: TrainConfig, parameters: Iterable[torch.nn.Parameter], lr: float
+) -> torch.optim.Optimizer:
+    """Return what trains parameters, at a rate of policy or critic."""
+    return torch.optim.AdamW(
+        parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay
+    )
+
+
+def probing_of(config: TrainConfig) -> probes.Schedule:
+    """Return when a training is looked at, and how.
+
+    Only replies of an agent that is asked to reason have reasoning to be scored; of
+    others the whole reply is.
+    """
+    agent = AGENTS.get(config.agent)
+    return probes.Schedule(
+        probe_every=config.probe_every,
+        gradient_every=config.gradient_every,
+        samples=config.probe_samples,
+        whole=getattr(agent, "protocol", "direct") == "direct",
+        seed=config.seed,
+        budget=config.token_budget,
+    )
+
+
+def probes_of(config: TrainConfig, policy: Policy, longest: int) -> probes.Probes:
+    """Return what looks at a policy in training; `longest` as in `objective_of`."""
+    return probes.Probes(
+        policy, probing_of(config), objective_of(config, longest, kept_share=1.0)
+    )
+
+
 def objective_of(
     config: TrainConfig, longest: int, kept_share: float
 ) -> update.Objective:
@@ -70,3 +110,36 @@ def objective_of(
         temperature=config.temperature,
         scale=filters.loss_scale(kept_share, config.filter_scaling),
     )
+
+
+def engine_of(config: TrainConfig) -> Callable[[Any, Any], PolicyEngine]:
+    """Return what makes an engine of a plain network and its tokenizer."""
+    played = config.groups * config.rollouts
+    if config.engine == "vllm":
+        from ragen_bench.models import vllm_options
+        from ragen_bench.starpo.engines.vllm import VLLMEngine
+
+        served = vllm_options.Options(
+            dtype=config.engine_dtype,
+            batch_size=played,
+            kv_cache_gib=config.engine_kv_gib,
+            threads=config.threads,
+        )
+        return functools.partial(VLLMEngine, options=served)
+    from ragen_bench.models import hf_options
+    from ragen_bench.starpo.engines.hf import HFEngine
+
+    options = hf_options.Options(
+        batch_size=played, threads=config.threads, decoder="slots", inline=True
+    )
+    return functools.partial(HFEngine, dtype=config.engine_dtype, options=options)
+
+
+def check_engine(config: TrainConfig) -> None:
+    """Refuse an engine whose package is missing, without loading any.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    if config.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise MissingExtra("vllm", "engine 'vllm'")

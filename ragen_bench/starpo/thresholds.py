@@ -12,11 +12,11 @@ from ragen_bench.errors import InvalidSpec, UnknownName
 class Thresholds:
     """When a sign counts; ``scripts/fit_echo_trap.py`` chooses them on real runs."""
 
-    decay: float = 0.7
+    decay: float = 0.6
     """Of the moving averages, in [0, 1); an iteration weighs 1 less it."""
     baseline: int = 5
     """Iterations at the start that set the first level to compare with."""
-    patience: int = 3
+    patience: int = 2
     """Iterations in a row that a sign must show; a gradient needs no more than one."""
     memory: int = 10
     """Iterations for which a sign counts after it was last shown."""
@@ -50,8 +50,25 @@ class Thresholds:
     """The same of entropy, and of its rises; in nats a token."""
     length_share: float = 0.5
     """Length of replies or reasoning below this share of what success explains."""
+    length_growth: float = 2.0
+    """Length of replies above so many times its lowest, where no more succeed."""
+    cut_rise: float = 0.25
+    """Rise of the share of replies that are cut off, above its lowest."""
+    vanish_share: float = 0.1
+    """Reasoning below this share of its longest has vanished, whatever the success."""
     distinct_share: float = 0.5
     """Share of distinct 4-grams below this share of what success explains."""
+    repeated_rise: float = 0.2
+    """Rise of the share of 4-grams that a reply repeats, above its lowest, where no
+    more succeed."""
+    template_share: float = 0.25
+    """How well replies tell their prompts, above chance, below this share of its best
+    in two probes in a row."""
+    template_floor: float = 0.1
+    """That is not judged if it never was higher; in [0, 1]."""
+    format_move: float = 0.1
+    """Change of success since the start that is looked at for its reason: did valid
+    replies become better, or only more?"""
     valid_drop: float = 0.15
     """Share of valid replies so far below its best."""
     success_drop: float = 0.3

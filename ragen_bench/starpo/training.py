@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,39 @@ import torch
 
 from ragen_bench.errors import InvalidSpec, RunMismatch
 from ragen_bench.models.chat_template import Chat
-from ragen_bench.models.hf_options import Options
 from ragen_bench.plan import split_cell
 from ragen_bench.provenance import commit, versions
-from ragen_bench.starpo import checkpoint, cloning, export, metrics
+from ragen_bench.seeding import Stream
+from ragen_bench.starpo import checkpoint, cloning, export, metrics, sinks
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import policy as policies
 from ragen_bench.starpo.algorithm import ALGORITHMS, Algorithm
 from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo.diagnostics import Diagnostics
 from ragen_bench.starpo.loop import Report, Row, Training
 from ragen_bench.starpo.rollout import Cell
-from ragen_bench.starpo.settings import agent_args, env_args
+from ragen_bench.starpo.settings import (
+    agent_args,
+    check_engine,
+    engine_of,
+    env_args,
+)
 
 log = logging.getLogger(__name__)
 
 CONFIG = "train.json"
 CHECKPOINTS = "checkpoints"
-METRICS = "metrics.csv"
-TIMING = "timing.csv"
 ROLLOUTS = "rollouts"
 MODEL = "model"
+_FREE = {"iterations", "preset", "sinks"}
+"""Settings that may differ when a training goes on; it is the same one."""
 
 
 class Progress:
     """Hears of a training; every method may be left as it is."""
+
+    def begin(self, config: TrainConfig, done: int) -> None:
+        """Hear that a training begins, or goes on after so many iterations."""
 
     def cloned(self, facts: dict[str, float]) -> None:
         """Hear that the warm start is over."""
@@ -52,7 +61,18 @@ class Progress:
         """Hear that an iteration is over and in the files."""
 
     def alarm(self, text: str) -> None:
-        """Hear of a sign of collapse."""
+        """Hear of a sign of collapse; left as it is, this goes into the log."""
+        log.warning("%s", text)
+
+    def warning(self, text: str) -> None:
+        """Hear of what went wrong beside the training; likewise."""
+        log.warning("%s", text)
+
+    def stopping(self) -> None:
+        """Hear that the training ends with this iteration, because a signal came."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +93,7 @@ def train(
     *,
     progress: Progress | None = None,
     command: str | None = None,
+    stop: threading.Event | None = None,
 ) -> Outcome:
     """Train a policy into a folder; the same call again goes on.
 
@@ -81,6 +102,7 @@ def train(
         out: The folder.
         progress: Hears of it.
         command: Kept on the model's card.
+        stop: Ends the training after an iteration, as Ctrl-C does.
 
     Raises:
         RagenError: A setting is refused, or the folder holds another training.
@@ -92,22 +114,42 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     _adopt(out, config)
     training = build(config, algorithm, cells)
+    with contextlib.closing(training.policy.engine):
+        return _run(training, out, progress, command, stop or threading.Event())
+
+
+def _run(
+    training: Training,
+    out: Path,
+    progress: Progress,
+    command: str | None,
+    stop: threading.Event,
+) -> Outcome:
+    """Train from wherever a folder stands to its end, and export."""
+    config = training.config
     found = checkpoint.load(out / CHECKPOINTS)
+    progress.begin(config, 0 if found is None else found[1]["iteration"])
     if found is None:
         torch.manual_seed(config.seed)
         facts = _warm_start(training)
         if facts is not None:
+            training.cloned = facts
+            training.spent = facts["cpu_s"]
             progress.cloned(facts)
     else:
         restore(training, *found)
-    rows = training.iteration
-    table = metrics.Table(out / METRICS, metrics.COLUMNS, rows)
-    timing = metrics.Table(out / TIMING, metrics.TIMES, rows)
-    if found is None:
-        save(training, out)
-    complete = _iterate(training, out, table, timing, progress)
+    start = sinks.Start(
+        folder=out,
+        iteration=training.iteration,
+        settings=configuration.to_dict(config),
+    )
+    with sinks.opened(config.sinks, start, progress.warning) as sink:
+        if found is None:
+            save(training, out)
+        complete = _iterate(training, out, sink, progress, stop)
     save(training, out)
-    model = export.write(training, out / MODEL, command=command)
+    rows = metrics.read(out / sinks.METRICS)
+    model = export.write(training, out / MODEL, command=command, rows=rows)
     return Outcome(
         folder=out, model=model, iterations=training.iteration, complete=complete
     )
@@ -117,11 +159,14 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
     """Return what a configuration names, or refuse it.
 
     Raises:
-        UnknownName: No such algorithm or environment.
+        UnknownName: No such algorithm, environment or sink.
+        MissingExtra: The package of a sink or of the engine is not installed.
         InvalidSpec: The environments' settings ask for another split than train.
     """
     import ragen_bench.starpo.algorithms  # noqa: F401 - registers them
 
+    sinks.check(config.sinks)
+    check_engine(config)
     algorithm = ALGORITHMS.get(config.algorithm)
     if not isinstance(algorithm, Algorithm):
         raise InvalidSpec(f"algorithm {config.algorithm!r} is no Algorithm")
@@ -141,12 +186,7 @@ def build(config: TrainConfig, algorithm: Algorithm, cells: list[Cell]) -> Train
         shape=(config.hidden_size, config.layers),
         seed=config.seed,
         device=config.device,
-        options=Options(
-            batch_size=config.groups * config.rollouts,
-            threads=config.threads,
-            decoder="slots",
-            inline=True,
-        ),
+        engine=engine_of(config),
         lora_rank=config.lora_rank,
     )
     if algorithm.critic:
@@ -178,7 +218,11 @@ def _warm_start(training: Training) -> dict[str, float] | None:
             lr=config.clone_lr,
             budget=config.token_budget,
         )
-        facts = cloning.clone(policy.network, lessons.demonstrations(), schedule)
+        source = lessons.demonstrations()
+        if config.clone_episodes:
+            order = Stream(config.seed, "demonstrations")
+            source = cloning.repeated(source, config.clone_episodes, order)
+        facts = cloning.clone(policy.network, source, schedule)
     if config.kl:
         training.reference = copy.deepcopy(policy.network).requires_grad_(False)
     if policy.critic is not None:
@@ -192,39 +236,39 @@ def _warm_start(training: Training) -> dict[str, float] | None:
 def _iterate(
     training: Training,
     out: Path,
-    table: metrics.Table,
-    timing: metrics.Table,
+    sink: sinks.Sink,
     progress: Progress,
+    stop: threading.Event,
 ) -> bool:
     """Run iterations to the end, a signal or the budget; return whether to the end."""
     config = training.config
-    began = time.process_time()
-    with _stop_on_signal() as stopped:
+    files = Diagnostics(out, training.iteration)
+    with _stop_on_signal(progress, stop):
         while training.iteration < config.iterations:
-            if stopped():
+            if stop.is_set():
                 return False
-            if config.budget_seconds and time.process_time() - began > (
-                config.budget_seconds - config.clone_seconds
-            ):
+            # The same command again leaves a training that has ended so as it is.
+            if config.stop_on_collapse and training.watch.should_stop:
+                progress.alarm("the echo trap has stood long enough: training ends")
                 return True
+            if config.budget_seconds and training.spent >= config.budget_seconds:
+                return True
+            began = time.process_time()
             report = training.iterate()
             if config.eval_every and training.iteration % config.eval_every == 0:
                 before = time.perf_counter()
                 report.row.update(training.evaluate())
                 report.times["eval_s"] = time.perf_counter() - before
-            table.add(report.row)
-            timing.add(report.times)
+            training.spent += time.process_time() - began
+            sink.add(report.row, report.times)
+            files.add(report.alarms, report.gradients)
             if training.iteration in config.keep_rollouts:
                 _keep(report, training.iteration, out)
             progress.iteration(report.row, report.times)
             for alarm in report.alarms:
-                log.warning("%s", alarm)
                 progress.alarm(str(alarm))
             if config.save_every and training.iteration % config.save_every == 0:
                 save(training, out)
-            if config.stop_on_collapse and training.watch.should_stop:
-                progress.alarm("the echo trap has stood long enough: training ends")
-                return True
     return True
 
 
@@ -256,6 +300,8 @@ def save(training: Training, out: Path) -> None:
         "steps": training.steps,
         "drawn": training.instances.drawn,
         "watch": training.watch.get_state(),
+        "cloned": training.cloned,
+        "spent": training.spent,
         "versions": versions(),
     }
     checkpoint.save(out / CHECKPOINTS, training.iteration, tensors, state)
@@ -279,6 +325,8 @@ def restore(training: Training, tensors: dict[str, Any], state: dict[str, Any]) 
     training.steps = state["steps"]
     training.instances.drawn = state["drawn"]
     training.watch.set_state(state["watch"])
+    training.cloned = state.get("cloned")
+    training.spent = state.get("spent", 0.0)
     policy.sync()
 
 
@@ -291,12 +339,13 @@ def _adopt(out: Path, config: TrainConfig) -> None:
     path = out / CONFIG
     asked = json.loads(json.dumps(configuration.to_dict(config)))
     if path.exists():
-        held = json.loads(path.read_text("utf-8"))["config"]
+        # What an older version did not know of was as it is by default.
+        known = json.loads(path.read_text("utf-8"))["config"]
+        held = {**configuration.to_dict(TrainConfig()), **known}
         for name in sorted(asked):
-            # More iterations of the same training are no other training.
-            if name != "iterations" and held.get(name) != asked[name]:
+            if name not in _FREE and held[name] != asked[name]:
                 raise RunMismatch(
-                    f"{str(out)!r} was trained with {name} {held.get(name)!r}, but "
+                    f"{str(out)!r} was trained with {name} {held[name]!r}, but "
                     f"{asked[name]!r} is asked for; give another --out, or the same "
                     "setting"
                 )
@@ -311,16 +360,24 @@ def _adopt(out: Path, config: TrainConfig) -> None:
 
 
 @contextlib.contextmanager
-def _stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C and SIGTERM end training at the next iteration's end."""
-    asked = threading.Event()
+def _stop_on_signal(progress: Progress, stop: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end training at the iteration's end; twice, at once."""
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        # A stream that is being written to cannot be written to.
+        with contextlib.suppress(RuntimeError):
+            progress.stopping()
+
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: asked.set()) for number in numbers]
+    before = [signal.signal(number, ask) for number in numbers]
     try:
-        yield asked.is_set
+        yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -6,8 +6,9 @@ so that the gradient does not depend on how the step is split.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,6 +18,7 @@ from ragen_bench.starpo.experience import Experience, Pass, passes
 from ragen_bench.starpo.gae import Estimate
 from ragen_bench.starpo.logprobs import Selected, TokenLogprobs, token_logprobs
 from ragen_bench.starpo.policy import Critic, plain_network
+from ragen_bench.starpo.shared_prefix import states
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +72,10 @@ def logprobs_of(network: Any, batch: Pass, temperature: float) -> TokenLogprobs:
     """Return log-probabilities and entropies of the sampled tokens of a pass, [a]."""
     plain = plain_network(network)
     with autocast(batch.ids.device):
-        hidden = plain.base_model(
-            input_ids=batch.ids, attention_mask=batch.mask, use_cache=False
-        ).last_hidden_state
+        hidden = states(plain.base_model, batch.ids, batch.mask, batch.shared)
+    before = batch.before[:, batch.shared :]
     return token_logprobs(
-        Selected(hidden=hidden[batch.before], targets=batch.targets),
+        Selected(hidden=hidden[before], targets=batch.targets),
         plain.get_output_embeddings().weight,
         temperature=temperature,
     )
@@ -88,7 +89,7 @@ def values_of(critic: Critic, experience: Experience, budget: int) -> torch.Tens
     with torch.no_grad():
         for batch in passes(experience, everybody, budget):
             here = batch.to(device)
-            values = critic(here.ids, here.mask, here.before)
+            values = critic(here.ids, here.mask, here.before, here.shared)
             found[batch.tokens] = values.float().cpu()
     return found
 
@@ -105,6 +106,22 @@ def reference_logprobs(
             scored = logprobs_of(network, batch.to(device), temperature)
             found[batch.tokens] = scored.logprobs.float().cpu()
     return found
+
+
+def sequence_logprobs(network: Any, ids: Sequence[int]) -> torch.Tensor:
+    """Return the log-probability of each token but the first at temperature 1, [n - 1].
+
+    Args:
+        network: The policy.
+        ids: n tokens, at least two.
+    """
+    row = torch.tensor([ids])
+    before = torch.ones_like(row, dtype=torch.bool)
+    before[:, -1] = False
+    one = Pass(row, torch.ones_like(row), before, row[0, 1:], row[0, 1:])
+    with torch.no_grad():
+        scored = logprobs_of(network, one.to(plain_network(network).device), 1.0)
+    return scored.logprobs.float().cpu()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +189,7 @@ def accumulate_values(
     for batch in passes(experience, chosen, budget):
         here = batch.to(device)
         with autocast(device):
-            values = critic(here.ids, here.mask, here.before).float()
+            values = critic(here.ids, here.mask, here.before, here.shared).float()
         wanted = estimate.value_mask[batch.tokens].to(device)
         loss = losses.value_loss(
             values,
@@ -184,6 +201,20 @@ def accumulate_values(
         mean.backward()
         total += mean.item()
     return total
+
+
+def left_of_rate(done: float, decay: Literal["none", "linear", "cosine"]) -> float:
+    """Return the factor of the learning rate, 1 to 0 over a training.
+
+    Args:
+        done: Share of the training that is over, in [0, 1].
+        decay: Its shape.
+    """
+    if decay == "linear":
+        return 1 - done
+    if decay == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    return 1.0
 
 
 def clip_and_step(

@@ -1,4 +1,4 @@
-"""PPO with bi-level advantages: across turns, then within each (RAGEN, VAGEN)."""
+"""PPO with bi-level advantages: across turns, then within each (arXiv 2510.16907)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""PPO with one step a turn: a reply is one action (turn-level credit)."""
+"""PPO with one step a turn: a reply is one action (GAE, arXiv 1506.02438)."""
 
 import torch
 
