@@ -26,9 +26,9 @@ _TINY = {
     "lr": 5e-4,
     "betas": (0.9, 0.98),
     "entropy": 0.01,
-    "clone_seconds": 15.0,
+    "clone_seconds": 5.0,
     "clone_batch": 16,
-    "iterations": 30,
+    "iterations": 25,
 }
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
