@@ -17,7 +17,12 @@ from ragen_bench.starpo.gradient_picture import GradientPicture, picture
 from ragen_bench.starpo.rollout_facts import RolloutFacts, rollout_facts
 from ragen_bench.starpo.template_picture import TemplatePicture, template_picture
 from ragen_bench.starpo.thresholds import Thresholds
-from ragen_bench.starpo.training_log import METRICS, read_gradients, read_metrics
+from ragen_bench.starpo.training_log import (
+    METRICS,
+    ROLLOUTS,
+    read_gradients,
+    read_metrics,
+)
 
 __all__ = [
     "METRICS",
@@ -29,7 +34,6 @@ __all__ = [
     "read_metrics",
 ]
 
-ROLLOUTS = "rollouts"
 LEAST_BEST = 0.1
 """Success that never was higher cannot fall by half in a way that means anything."""
 LASTING = 3

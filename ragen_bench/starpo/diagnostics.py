@@ -14,9 +14,9 @@ from ragen_bench.errors import RecordError, RunIncomplete
 from ragen_bench.starpo import metrics
 from ragen_bench.starpo.echo_trap import Alarm
 from ragen_bench.starpo.probes import GRADIENTS
+from ragen_bench.starpo.training_log import GRADIENT_ROWS
 
 ALARMS = "alarms.jsonl"
-GRADIENT_ROWS = "gradients.csv"
 
 
 class Diagnostics:

@@ -1,7 +1,6 @@
 """What a configuration would train: resolved settings, tokens, a memory estimate."""
 
 import dataclasses
-import importlib.resources
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
@@ -11,14 +10,13 @@ import torch
 
 from ragen_bench.errors import RagenError
 from ragen_bench.models import hf_loading
-from ragen_bench.models.chat_template import Chat
 from ragen_bench.registry import make
-from ragen_bench.starpo import cloning, memory, policy
 from ragen_bench.starpo import config as configuration
+from ragen_bench.starpo import memory, policy
 from ragen_bench.starpo.algorithm import Algorithm
 from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.rollout import Cell
-from ragen_bench.starpo.settings import agent_args, env_args
+from ragen_bench.starpo.settings import env_args, lessons_of
 from ragen_bench.starpo.trajectories import Trajectory
 from ragen_bench.text_env import TextEnv
 
@@ -132,17 +130,7 @@ def _played(
     config: TrainConfig, cells: Sequence[Cell], tokenizer: Any, noise: float
 ) -> Iterator[Trajectory]:
     """Yield the solver's episodes; their instances do not depend on the noise."""
-    lessons = cloning.Lessons(
-        cells=cells,
-        agent=config.agent,
-        agent_args=agent_args(config),
-        env_args=env_args(config),
-        chat=Chat(tokenizer, [tokenizer.eos_token_id]),
-        end_id=tokenizer.eos_token_id,
-        noise=noise,
-        seed=config.seed,
-    )
-    return lessons.demonstrations()
+    return lessons_of(config, cells, tokenizer, noise).demonstrations()
 
 
 def _work(config: TrainConfig, found: Lengths, played: int) -> memory.Work:
@@ -169,9 +157,7 @@ def _meta(config: TrainConfig) -> tuple[Any, Any] | None:
     if config.model == "fresh":
         shape = (config.hidden_size, config.layers)
         return policy.fresh(shape, config.seed, "cpu")
-    place = config.model
-    if place == "tiny":
-        place = str(importlib.resources.files("ragen_bench.models") / "tiny")
+    place = policy.place_of(config.model)
     try:
         with hf_loading.quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(place)

@@ -147,8 +147,7 @@ def load(
     from ragen_bench.models import hf_loading
 
     hf_loading.require_extra("training")
-    if place == "tiny":
-        place = _tiny()
+    place = place_of(place)
     if place == "fresh":
         network, tokenizer = fresh(shape, seed, device)
     else:
@@ -161,8 +160,11 @@ def load(
     return Policy(network=network, tokenizer=tokenizer, engine=player)
 
 
-def _tiny() -> str:
-    return str(importlib.resources.files("ragen_bench.models") / "tiny")
+def place_of(name: str) -> str:
+    """Return where a model lies; ``"tiny"`` is inside the package."""
+    if name == "tiny":
+        return str(importlib.resources.files("ragen_bench.models") / "tiny")
+    return name
 
 
 _MARKS = ("<think>", "</think>", "<answer>", "</answer>", " || ")
@@ -181,7 +183,7 @@ def fresh(shape: tuple[int, int], seed: int, device: str) -> tuple[Any, Any]:
     width, layers = shape
     if width % 16:
         raise InvalidSpec(f"hidden_size is {width!r}, but must be a multiple of 16")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(_tiny())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place_of("tiny"))
     tokenizer.add_tokens(list(_MARKS))
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from ragen_bench.errors import MissingExtra
+from ragen_bench.models.chat_template import Chat
 from ragen_bench.registry import AGENTS
-from ragen_bench.starpo import filters, probes, update
+from ragen_bench.starpo import cloning, filters, probes, update
 from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.engines.engine import PolicyEngine
 from ragen_bench.starpo.policy import Policy
+from ragen_bench.starpo.rollout import Cell
 
 
 def agent_args(config: TrainConfig) -> dict[str, Any]:
@@ -34,6 +36,22 @@ def env_args(config: TrainConfig) -> dict[str, Any]:
     if config.max_actions_per_turn is not None:
         found["max_actions_per_turn"] = config.max_actions_per_turn
     return found
+
+
+def lessons_of(
+    config: TrainConfig, cells: Sequence[Cell], tokenizer: Any, noise: float
+) -> cloning.Lessons:
+    """Return where a solver's play comes from, in the tokens of a policy."""
+    return cloning.Lessons(
+        cells=cells,
+        agent=config.agent,
+        agent_args=agent_args(config),
+        env_args=env_args(config),
+        chat=Chat(tokenizer, [tokenizer.eos_token_id]),
+        end_id=tokenizer.eos_token_id,
+        noise=noise,
+        seed=config.seed,
+    )
 
 
 def filter_of(config: TrainConfig) -> Callable[[Mapping[Any, float]], Sequence[Any]]:

@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeAlias
 from ragen_bench.errors import MissingExtra, RunIncomplete
 from ragen_bench.registry import Registry
 from ragen_bench.starpo import metrics
+from ragen_bench.starpo.training_log import METRICS
 
-METRICS = "metrics.csv"
 TIMING = "timing.csv"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb-id"

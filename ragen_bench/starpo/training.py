@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from ragen_bench.errors import InvalidSpec, RunMismatch
-from ragen_bench.models.chat_template import Chat
 from ragen_bench.plan import split_cell
 from ragen_bench.provenance import commit, versions
 from ragen_bench.seeding import Stream
@@ -31,18 +30,13 @@ from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.diagnostics import Diagnostics
 from ragen_bench.starpo.loop import Report, Row, Training
 from ragen_bench.starpo.rollout import Cell
-from ragen_bench.starpo.settings import (
-    agent_args,
-    check_engine,
-    engine_of,
-    env_args,
-)
+from ragen_bench.starpo.settings import check_engine, engine_of, lessons_of
+from ragen_bench.starpo.training_log import METRICS, ROLLOUTS
 
 log = logging.getLogger(__name__)
 
 CONFIG = "train.json"
 CHECKPOINTS = "checkpoints"
-ROLLOUTS = "rollouts"
 MODEL = "model"
 _FREE = {"iterations", "preset", "sinks"}
 """Settings that may differ when a training goes on; it is the same one."""
@@ -148,7 +142,7 @@ def _run(
             save(training, out)
         complete = _iterate(training, out, sink, progress, stop)
     save(training, out)
-    rows = metrics.read(out / sinks.METRICS)
+    rows = metrics.read(out / METRICS)
     model = export.write(training, out / MODEL, command=command, rows=rows)
     return Outcome(
         folder=out, model=model, iterations=training.iteration, complete=complete
@@ -200,16 +194,8 @@ def _warm_start(training: Training) -> dict[str, float] | None:
     config, policy = training.config, training.policy
     facts = None
     if config.clone_seconds or config.clone_steps:
-        chat = Chat(policy.tokenizer, [policy.tokenizer.eos_token_id])
-        lessons = cloning.Lessons(
-            cells=training.cells,
-            agent=config.agent,
-            agent_args=agent_args(config),
-            env_args=env_args(config),
-            chat=chat,
-            end_id=policy.tokenizer.eos_token_id,
-            noise=config.clone_noise,
-            seed=config.seed,
+        lessons = lessons_of(
+            config, training.cells, policy.tokenizer, config.clone_noise
         )
         schedule = cloning.Schedule(
             steps=config.clone_steps,

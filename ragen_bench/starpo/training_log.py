@@ -15,6 +15,8 @@ from ragen_bench.errors import RecordError, UnknownName
 
 METRICS = "metrics.csv"
 GRADIENT_ROWS = "gradients.csv"
+ROLLOUTS = "rollouts"
+"""Folder of the episodes that were kept."""
 
 FOREIGN: Mapping[str, str] = MappingProxyType(
     {
