@@ -13,6 +13,7 @@ A peer that is not installed is listed as absent.
 
 import argparse
 import contextlib
+import functools
 import io
 import random
 import statistics
@@ -84,7 +85,7 @@ def gem(env_id: str, actions: Sequence[str]) -> Game:
 
     def step(action: str) -> bool:
         _, _, terminated, truncated, _ = env.step(action)
-        return terminated or truncated
+        return bool(terminated or truncated)
 
     return Game(
         lambda s: env.reset(seed=s), step, lambda: [f"\\boxed{{{a}}}" for a in actions]
@@ -155,7 +156,7 @@ def levels() -> Iterator[tuple[str, Callable[[], Game]]]:
             for split in ("train", "test"):
                 yield (
                     f"ours: {env_id}:{level}, {split}",
-                    lambda e=env_id, n=level, s=split: core(e, level=n, split=s),
+                    functools.partial(core, env_id, level=level, split=split),
                 )
 
 

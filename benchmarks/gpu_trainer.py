@@ -174,7 +174,7 @@ def scored(network: Any, batch: Any, temperature: float, half: bool) -> torch.Te
         torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=half),
     ):
         hidden = network.base_model(
-            input_ids=batch.ids, attention_mask=batch.mask, use_cache=False
+            input_ids=batch.ids, use_cache=False
         ).last_hidden_state
     selected = Selected(hidden=hidden[batch.before], targets=batch.targets)
     head = network.get_output_embeddings().weight.detach()

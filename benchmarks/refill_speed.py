@@ -73,6 +73,9 @@ class FixedSpeedDecoder:
         for request, _ in rows:
             request.fail(error)
 
+    def clear(self) -> None:
+        """Forget nothing: there are no weights."""
+
 
 def request_of(seed: int, turn: int) -> Request:
     """Return a request whose reply is 1 to 10 tokens long, fixed by seed and turn."""

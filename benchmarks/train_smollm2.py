@@ -25,7 +25,7 @@ from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo.progress import Lines
 from ragen_bench.starpo.training import train
 
-CELL = "ragen/Bandit-v0:2"
+CELL = "ragen/Bandit-v0:1"
 SETTINGS: dict[str, Any] = {
     "envs": [CELL],
     "agent": "direct",
@@ -34,18 +34,20 @@ SETTINGS: dict[str, Any] = {
     "engine": "vllm",
     "engine_kv_gib": 1.0,
     "lora_rank": 16,
-    "clone_steps": 20,
+    "clone_steps": 12,
     "clone_batch": 16,
     "clone_noise": 0.0,
     "clone_lr": 1e-3,
     "groups": 8,
-    "rollouts": 8,
-    "minibatch": 8,
+    "rollouts": 16,
+    "minibatch": 16,
     "token_budget": 2400,
-    "lr": 2e-4,
+    "lr": 5e-5,
+    "entropy": 0.01,
     "critic_lr": 3e-5,
     "critic_warmup": 2,
-    "save_every": 2,
+    "keep_rollouts": [1, 12, 24, 36],
+    "save_every": 6,
     "probe_every": 0,
     "gradient_every": 0,
 }
@@ -60,7 +62,7 @@ def learn(model: str, out: Path, iterations: int) -> Path:
         config = configuration.make(
             "starpo-s", SETTINGS, {"model": model, "iterations": iterations}
         )
-        progress = Lines(sys.stderr, iterations)
+        progress = Lines(sys.stderr)
         outcome = train(config, out / "training", progress=progress)
         if not outcome.complete:
             raise SystemExit(3)

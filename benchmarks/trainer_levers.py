@@ -86,7 +86,9 @@ class Played:
 
     def seconds_a_token(self, salt: str) -> float:
         """Play once, the same episodes whoever plays."""
-        self.training.policy.engine.refresh()
+        engine = self.training.policy.engine
+        assert isinstance(engine, HFEngine)
+        engine.refresh()
         self.training.instances.drawn = self.passes = 0
         began = time.process_time()
         played = play(self.training, salt)
@@ -121,7 +123,7 @@ def whole_head(everything: bool) -> Callable[..., TokenLogprobs]:
     def logprobs_of(network: Any, batch: Pass, temperature: float) -> TokenLogprobs:
         plain = policy.plain_network(network)
         hidden = plain.base_model(
-            input_ids=batch.ids, attention_mask=batch.mask, use_cache=False
+            input_ids=batch.ids, use_cache=False
         ).last_hidden_state
         head = plain.get_output_embeddings()
         if everything:

@@ -143,8 +143,8 @@ def updates(
     expected = gradients(training, recorded, TRL_EPS)
     seconds: dict[str, list[float]] = {"all": [], "25 %": []}
     rules = {
-        name: settings.filter_of(dataclasses.replace(config, filter=rule))
-        for name, rule in (("all", "all"), ("25 %", "top_k"))
+        "all": settings.filter_of(dataclasses.replace(config, filter="all")),
+        "25 %": settings.filter_of(dataclasses.replace(config, filter="top_k")),
     }
     with CompactHead() as head:
 

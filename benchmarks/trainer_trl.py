@@ -19,6 +19,7 @@ import transformers
 from trainer_workloads import Lengths
 
 from ragen_bench.agent import Task
+from ragen_bench.chat import ChatAgent
 from ragen_bench.episode import noise_rep, task_of
 from ragen_bench.model import Message
 from ragen_bench.models.chat_template import Chat, Transcript
@@ -84,6 +85,7 @@ class Lockstep:
         noise = {"rep": noise_rep(rep, f"{salt}/{index}")}
         observation, info = env.reset(seed=group.seed, options=noise)
         agent = rollouts.agent(self.training.policy.engine)
+        assert isinstance(agent, ChatAgent)
         task = task_of(key, env, info["rules"], (), agent, salt)
         system = system_text(task, agent.protocol, task.prompt)
         messages = [
@@ -171,7 +173,7 @@ class _Ends(transformers.StoppingCriteria):  # type: ignore[misc]
 
 def columns(
     segments: Sequence[Segment], returns: Sequence[float]
-) -> dict[str, list[Any]]:
+) -> dict[str, list[Any] | None]:
     """Return what a `rollout_func` gives: ids, the mask of sampled ones, rewards."""
     starts = [one.turns[0].start for one in segments]
     pairs = list(zip(segments, starts, strict=True))
@@ -184,7 +186,7 @@ def columns(
     }
 
 
-def replayed(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
+def replayed(trajectories: Sequence[Trajectory]) -> dict[str, list[Any] | None]:
     """Return the columns of recorded trajectories, which have one segment each."""
     segments = [one.segments[0] for one in trajectories]
     return columns(segments, [one.total for one in trajectories])

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ragen_bench.intervals import Floats
 from ragen_bench.run_folder import read_episodes
 
 SECONDS = {"ragen/FrozenLake-v0:1": (240, 60), "ragen/Sokoban-v0:1": (360, 120)}
@@ -29,13 +30,13 @@ SECONDS = {"ragen/FrozenLake-v0:1": (240, 60), "ragen/Sokoban-v0:1": (360, 120)}
 class Pair:
     """Successes of both, [instances]."""
 
-    cloned: np.ndarray
-    trained: np.ndarray
+    cloned: Floats
+    trained: Floats
 
     @property
-    def difference(self) -> np.ndarray:
+    def difference(self) -> Floats:
         """Return trained minus cloned, [instances]."""
-        return self.trained - self.cloned
+        return np.subtract(self.trained, self.cloned)
 
 
 def command(*arguments: str) -> None:
@@ -60,7 +61,7 @@ def train(cell: str, seed: int, out: Path, *changed: str) -> Path:
     return out / "model"
 
 
-def successes(cell: str, model: Path, seeds: int, out: Path) -> np.ndarray:
+def successes(cell: str, model: Path, seeds: int, out: Path) -> Floats:
     """Return who was solved, [seeds], as the harness plays the test split."""
     command(
         *("run", "--env", cell, "--seeds", str(seeds), "-q", "--out", str(out)),
@@ -85,7 +86,7 @@ def play(cell: str, seed: int, seeds: int, out: Path) -> Pair:
     return Pair(**found)
 
 
-def interval(differences: np.ndarray, draws: int = 20_000) -> tuple[float, float]:
+def interval(differences: Floats, draws: int = 20_000) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean, instances resampled.
 
     Args:

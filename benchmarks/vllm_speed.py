@@ -58,11 +58,12 @@ class Watched(Model):
     ) -> Completion:
         """Answer as the model does."""
         _EPISODE.set(conversation.key)
-        return await self.inner.generate(conversation, sampling)
+        completion: Completion = await self.inner.generate(conversation, sampling)
+        return completion
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Count as the model does."""
-        return self.inner.count_tokens(messages)
+        return int(self.inner.count_tokens(messages))
 
     async def _watch(self, ids: Sequence[int], parameters: Any) -> Any:
         answer = await self._ask(ids, parameters)

@@ -94,7 +94,12 @@ class Judge:
 
         self._network, tokenizer = hf_loading.load_network(folder, "float32", "cpu")
         self._chat = Chat(tokenizer, hf_loading.end_ids(self._network, tokenizer))
-        self._encode = lambda text: tokenizer(text, add_special_tokens=False).input_ids
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+            return ids
+
+        self._encode = encode
         self._end = tokenizer.eos_token_id
         self._model = Recorded(self._chat)
         self._plan = Plan(config=record.config, board=None, model=self._model)

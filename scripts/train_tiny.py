@@ -27,6 +27,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ragen_bench as rb
+from ragen_bench.chat import ChatAgent
 from ragen_bench.prompts import answer_text
 from ragen_bench.seeding import Stream, child_seed
 
@@ -66,6 +67,7 @@ def examples(env_id: str, level: int, stream: Stream) -> Iterator[tuple[str, str
     env = rb.make(env_id, level=level, split="train", prompt="compact")
     core = env.core
     agent = rb.make_agent("think_act", _Silent())
+    assert isinstance(agent, ChatAgent)
     while True:
         observation, info = env.reset(seed=stream.below(2**31), options=_rep(stream))
         agent.reset(

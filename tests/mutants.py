@@ -575,14 +575,6 @@ MUTANTS = (
         "test_the_end_of_a_reply_is_sampled_even_where_it_is_the_padding",
     ),
     fault(
-        "padding counts as tokens",
-        "starpo.experience",
-        "        mask[row, :size] = 1\n",
-        "        mask[row] = 1\n",
-        "tokens::TestMask::"
-        "test_the_end_of_a_reply_is_sampled_even_where_it_is_the_padding",
-    ),
-    fault(
         "the sampler keeps the end token to itself",
         "models.hf_sampler",
         "token_ids=tuple(self.tokens),",
@@ -734,10 +726,8 @@ MUTANTS = (
         "rows stand to the right",
         "starpo.experience",
         "        ids[row, :size] = torch.tensor(segment.ids)\n"
-        "        mask[row, :size] = 1\n"
         "        sampled[row, :size] = torch.tensor(segment.sampled)\n",
         "        ids[row, width - size :] = torch.tensor(segment.ids)\n"
-        "        mask[row, width - size :] = 1\n"
         "        sampled[row, width - size :] = torch.tensor(segment.sampled)\n",
         "steps::TestPasses::test_a_row_has_the_log_probabilities_that_it_has_alone",
     ),
@@ -751,10 +741,9 @@ MUTANTS = (
     fault(
         "rows are packed without bounds",
         "starpo.shared_prefix",
-        "            input_ids=ids, attention_mask=mask, use_cache=False\n"
-        "        ).last_hidden_state\n",
-        "            input_ids=ids.view(1, -1), attention_mask=mask.view(1, -1),\n"
-        "            use_cache=False,\n"
+        "backbone(input_ids=ids, use_cache=False).last_hidden_state\n",
+        "backbone(\n"
+        "            input_ids=ids.view(1, -1), use_cache=False\n"
         "        ).last_hidden_state.view(*ids.shape, -1)\n",
         "steps::TestPasses::test_rows_do_not_see_each_other",
         "steps::TestPasses::test_values_do_not_see_each_other_either",

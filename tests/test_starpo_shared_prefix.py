@@ -97,12 +97,48 @@ def test_logprobs_and_gradients_do_not_depend_on_sharing(
         torch.testing.assert_close(once, plain, rtol=1e-3, atol=1e-5)
 
 
+def silent(size: int) -> Segment:
+    made = Segment()
+    made.read(RULES[:size])
+    return made
+
+
+@given(
+    silences=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), max_size=6),
+    budget=st.sampled_from([1, 80, 10**6]),
+)
+@settings(deadline=None, max_examples=20)
+def test_segments_without_a_sampled_token_change_nothing(
+    network: torch.nn.Module, silences: list[tuple[int, int]], budget: int
+) -> None:
+    padded = [
+        Trajectory(group=i, segments=[*one.segments], episode=one.episode)
+        for i, one in enumerate(ALIKE)
+    ]
+    for place, (whose, size) in enumerate(silences):
+        padded[whose].segments.insert(place % 2, silent(size))
+    found = {}
+    for name, rows in (("plain", ALIKE), ("padded", padded)):
+        held = Experience.of(rows)
+        found[name] = torch.zeros(len(held.logprobs), dtype=torch.float64)
+        for batch in passes(held, range(3), budget):
+            with torch.no_grad():
+                scored = logprobs_of(network, batch, 1.0)
+            found[name][batch.tokens] = scored.logprobs
+    torch.testing.assert_close(found["padded"], found["plain"])
+
+
+def test_trajectories_without_a_sampled_token_need_no_pass() -> None:
+    held = Experience.of(trajectories(silent(30), silent(30), silent(4)))
+    assert list(passes(held, range(3), 10**6)) == []
+
+
 def test_values_do_not_depend_on_sharing(network: torch.nn.Module) -> None:
     critic = Critic(network).double()
     torch.nn.init.normal_(critic.head.weight)
     (batch,) = passes(Experience.of(ALIKE), range(3), 10**6)
-    plain = critic(batch.ids, batch.mask, batch.before)
-    once = critic(batch.ids, batch.mask, batch.before, batch.shared)
+    plain = critic(batch.ids, batch.before)
+    once = critic(batch.ids, batch.before, batch.shared)
     torch.testing.assert_close(once, plain)
 
 
@@ -121,7 +157,7 @@ def test_sharing_reads_the_beginning_once(network: torch.nn.Module) -> None:
         functools.update_wrapper(forward, type(network.base_model).forward)
 
     (batch,) = passes(Experience.of(ALIKE), range(3), 10**6)
-    states(Counting(), batch.ids, batch.mask, batch.shared)
+    states(Counting(), batch.ids, batch.shared)
     assert read == batch.shared + 3 * (batch.ids.shape[1] - batch.shared)
 
 

@@ -121,9 +121,7 @@ class Pass:
     """One padded forward pass of B segments, T tokens at most."""
 
     ids: torch.Tensor
-    """[B, T] int64."""
-    mask: torch.Tensor
-    """[B, T] int64, 1 where there is a token."""
+    """[B, T] int64; padding stands to the right."""
     before: torch.Tensor
     """[B, T] bool, True at the token before each sampled one: where it is predicted."""
     targets: torch.Tensor
@@ -137,7 +135,6 @@ class Pass:
         """Return the same on another device; ``tokens`` stay where they are."""
         return Pass(
             self.ids.to(device),
-            self.mask.to(device),
             self.before.to(device),
             self.targets.to(device),
             self.tokens,
@@ -150,6 +147,8 @@ def passes(
 ) -> Iterator[Pass]:
     """Yield padded passes that hold the sampled tokens of some trajectories once each.
 
+    A segment without any, such as the prompt of an expert's mistake, is left out.
+
     Args:
         experience: All of an iteration.
         chosen: Trajectories.
@@ -161,7 +160,8 @@ def passes(
     for index in chosen:
         first = firsts[index]
         for segment in experience.trajectories[index].segments:
-            rows.append((segment, first))
+            if segment.turns:
+                rows.append((segment, first))
             first += sum(segment.sampled)
     # Rows of one task begin with the same rules, which a pass then reads once.
     rows.sort(key=lambda row: (row[0].ids[:LEAST], len(row[0].ids)))
@@ -180,13 +180,11 @@ def passes(
 def _pad(rows: Sequence[tuple[Segment, int]]) -> Pass:
     width = max(len(segment.ids) for segment, _ in rows)
     ids = torch.zeros((len(rows), width), dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
     sampled = torch.zeros((len(rows), width), dtype=torch.bool)
     tokens: list[int] = []
     for row, (segment, first) in enumerate(rows):
         size = len(segment.ids)
         ids[row, :size] = torch.tensor(segment.ids)
-        mask[row, :size] = 1
         sampled[row, :size] = torch.tensor(segment.sampled)
         tokens += range(first, first + sum(segment.sampled))
     before = torch.zeros_like(sampled)
@@ -196,11 +194,9 @@ def _pad(rows: Sequence[tuple[Segment, int]]) -> Pass:
         [segment.ids for segment, _ in rows],
         [_first_state(segment) for segment, _ in rows],
     )
-    return Pass(ids, mask, before, ids[sampled], places, shared)
+    return Pass(ids, before, ids[sampled], places, shared)
 
 
 def _first_state(segment: Segment) -> int:
     """Return the index of the token that predicts the first sampled one."""
-    if not segment.turns:
-        return len(segment.ids)
     return min(turn.start for turn in segment.turns) - 1

@@ -66,17 +66,16 @@ class Critic(torch.nn.Module):  # type: ignore[misc]
         torch.nn.init.zeros_(self.head.bias)
 
     def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, at: torch.Tensor, shared: int = 0
+        self, ids: torch.Tensor, at: torch.Tensor, shared: int = 0
     ) -> torch.Tensor:
         """Return the values of states, [actions].
 
         Args:
             ids: [B, T] int64.
-            mask: [B, T] int64, 1 where there is a token.
             at: [B, T] bool, True at the last token of each state that is asked for.
             shared: Leading columns in which all rows are equal, and ``at`` False.
         """
-        hidden = states(self.trunk, ids, mask, shared)
+        hidden = states(self.trunk, ids, shared)
         values: torch.Tensor = self.head(hidden[at[:, shared:]])[..., 0]
         return values
 

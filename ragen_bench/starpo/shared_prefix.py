@@ -4,6 +4,7 @@ All prompts of a task open with the same rules, often most of a prompt.  Their k
 values are computed for one row and attended to by all, gradients included.
 """
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
@@ -31,37 +32,35 @@ def shared_length(rows: Sequence[list[int]], limits: Sequence[int]) -> int:
     return count if count >= LEAST else 0
 
 
-def states(
-    backbone: Any, ids: torch.Tensor, mask: torch.Tensor, shared: int
-) -> torch.Tensor:
+def states(backbone: Any, ids: torch.Tensor, shared: int) -> torch.Tensor:
     """Return the last hidden states behind the shared beginning, [B, T - shared, D].
 
-    Equal, up to rounding, to the same columns of a plain pass over all rows.
+    Equal, up to rounding, to the same columns of a plain pass over all rows.  Padding
+    stands to the right, where no token attends to it, so none is masked: without a
+    mask attention takes its fastest way.
 
     Args:
         backbone: A decoder of transformers, without its head.
         ids: [B, T] int64.
-        mask: [B, T] int64, 1 where there is a token; padding stands to the right.
         shared: Leading columns in which all rows are equal, 0 to share nothing.
     """
     if not shared:
-        found: torch.Tensor = backbone(
-            input_ids=ids, attention_mask=mask, use_cache=False
-        ).last_hidden_state
+        found: torch.Tensor = backbone(input_ids=ids, use_cache=False).last_hidden_state
         return found
     from transformers import DynamicCache
 
     cache = DynamicCache(config=backbone.config)
-    kept = {_cache_argument(backbone.forward): cache, "use_cache": True}
+    kept = {_cache_argument(type(backbone).forward): cache, "use_cache": True}
     backbone(input_ids=ids[:1, :shared], **kept)
     cache.batch_repeat_interleave(len(ids))
     positions = torch.arange(shared, ids.shape[1], device=ids.device)[None]
     rest: torch.Tensor = backbone(
-        input_ids=ids[:, shared:], attention_mask=mask, position_ids=positions, **kept
+        input_ids=ids[:, shared:], position_ids=positions, **kept
     ).last_hidden_state
     return rest
 
 
+@functools.cache
 def _cache_argument(forward: Callable[..., Any]) -> str:
     """Return what this release of transformers calls the cache."""
     names = inspect.signature(forward).parameters

@@ -72,7 +72,7 @@ def logprobs_of(network: Any, batch: Pass, temperature: float) -> TokenLogprobs:
     """Return log-probabilities and entropies of the sampled tokens of a pass, [a]."""
     plain = plain_network(network)
     with autocast(batch.ids.device):
-        hidden = states(plain.base_model, batch.ids, batch.mask, batch.shared)
+        hidden = states(plain.base_model, batch.ids, batch.shared)
     before = batch.before[:, batch.shared :]
     return token_logprobs(
         Selected(hidden=hidden[before], targets=batch.targets),
@@ -89,7 +89,7 @@ def values_of(critic: Critic, experience: Experience, budget: int) -> torch.Tens
     with torch.no_grad():
         for batch in passes(experience, everybody, budget):
             here = batch.to(device)
-            values = critic(here.ids, here.mask, here.before, here.shared)
+            values = critic(here.ids, here.before, here.shared)
             found[batch.tokens] = values.float().cpu()
     return found
 
@@ -118,7 +118,7 @@ def sequence_logprobs(network: Any, ids: Sequence[int]) -> torch.Tensor:
     row = torch.tensor([ids])
     before = torch.ones_like(row, dtype=torch.bool)
     before[:, -1] = False
-    one = Pass(row, torch.ones_like(row), before, row[0, 1:], row[0, 1:])
+    one = Pass(row, before, row[0, 1:], row[0, 1:])
     with torch.no_grad():
         scored = logprobs_of(network, one.to(plain_network(network).device), 1.0)
     return scored.logprobs.float().cpu()
@@ -189,7 +189,7 @@ def accumulate_values(
     for batch in passes(experience, chosen, budget):
         here = batch.to(device)
         with autocast(device):
-            values = critic(here.ids, here.mask, here.before, here.shared).float()
+            values = critic(here.ids, here.before, here.shared).float()
         wanted = estimate.value_mask[batch.tokens].to(device)
         loss = losses.value_loss(
             values,
