@@ -21,6 +21,7 @@ from ragen_bench.text_env import TextEnv
 if TYPE_CHECKING:
     from ragen_bench.board import Board
     from ragen_bench.checks import check_agent, check_env
+    from ragen_bench.frames import load_runs
     from ragen_bench.records import Episode, RunConfig, Summary, Turn
     from ragen_bench.runner import run
     from ragen_bench.scoring import score
@@ -36,6 +37,7 @@ _LAZY = {
     "Turn": "ragen_bench.records",
     "check_agent": "ragen_bench.checks",
     "check_env": "ragen_bench.checks",
+    "load_runs": "ragen_bench.frames",
     "run": "ragen_bench.runner",
     "score": "ragen_bench.scoring",
     "train": "ragen_bench.starpo.public",
@@ -61,6 +63,7 @@ __all__ = [
     "Turn",
     "check_agent",
     "check_env",
+    "load_runs",
     "make",
     "make_agent",
     "make_model",

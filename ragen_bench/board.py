@@ -4,11 +4,14 @@ A cell of a board plays the first seeds from 0 on, without those whose instance 
 earlier seed has shown already.  `freeze` finds these and sums the list up in a digest.
 """
 
+import hashlib
+import hmac
 import importlib.resources
+import itertools
 import json
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
@@ -26,6 +29,8 @@ _SUFFIX = ".toml"
 _PATIENCE = 1000
 """Seeds in a row without a new instance, after which a cell has no more."""
 _WIDTH = 88
+SALT = r"^[!-~]{32,200}$"
+"""What a salt of a seal looks like: too long to be guessed, on one line."""
 _HEAD = "# scripts/freeze_board.py fills in digest and skip."
 
 
@@ -66,6 +71,29 @@ class Rules(Record):
     """What may play."""
 
 
+class Seal(Record):
+    """A promise about seeds that nobody but the board's keepers knows yet.
+
+    `ragen_bench.sealing` draws the seeds from the salt.
+    """
+
+    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the salt, a line break and the board's digest."""
+    seeds: int | None = Field(default=None, ge=1)
+    """How many seeds a cell plays; None: as many as the board's own."""
+    salt: str | None = Field(default=None, pattern=SALT)
+    """None until it is revealed."""
+
+    def is_opened_by(self, salt: str, digest: str) -> bool:
+        """Return whether the commitment was made with a salt, for a board's digest."""
+        return hmac.compare_digest(commitment_of(salt, digest), self.commitment)
+
+
+def commitment_of(salt: str, digest: str) -> str:
+    """Return the commitment to a salt for the board with a digest, as hex digits."""
+    return hashlib.sha256(f"{salt}\n{digest}".encode()).hexdigest()
+
+
 class Board(Record):
     """A frozen list of (cell, split, seed, rep), and rules.
 
@@ -86,6 +114,8 @@ class Board(Record):
     env_args: Mapping[str, Any] = Field(default_factory=dict)
     """Settings of every environment, such as a preset."""
     rules: Rules = Rules()
+    seal: Seal | None = None
+    """A second list of seeds, not yet known to those who submit."""
     cells: tuple[BoardCell, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -99,30 +129,48 @@ class Board(Record):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"cell {name} stands there twice")
+        seal = self.seal
+        if seal and seal.salt and not seal.is_opened_by(seal.salt, self.digest):
+            raise ValueError(
+                "seal.salt does not belong to seal.commitment and digest; take the "
+                "salt out, or put back the board that was sealed"
+            )
         return self
 
     def plans(self) -> tuple[CellPlan, ...]:
         """Return the cells with their seeds."""
         return tuple(cell.plan() for cell in self.cells)
 
-    def breaches(self, config: RunConfig) -> tuple[str, ...]:
+    def breaches(
+        self, config: RunConfig, sealed: tuple[CellPlan, ...] | None = None
+    ) -> tuple[str, ...]:
         """Return in which ways a run is not this board's; none if it is.
 
         Each is a short phrase that names the setting, its value and the rule.
+
+        Args:
+            config: The run.
+            sealed: What `ragen_bench.sealing.sealed_plans` gives, for a run on sealed
+                seeds; without it their cells and seeds are not compared.
         """
+        commitment = self.seal.commitment if self.seal and config.sealed else None
         fixed = {
             "board": (config.board, self.name),
             "board version": (config.board_version, self.version),
             "split": (config.split, self.split),
             "repeats": (config.repeats, self.repeats),
             "env_args": (dict(config.env_args), dict(self.env_args)),
+            # Whoever may choose the noise may try until it is kind.
+            "salt": (config.salt, ""),
+            "sealed": (config.sealed, commitment),
         }
         found = [
             f"{name} is {given!r}, but must be {wanted!r}"
             for name, (given, wanted) in fixed.items()
             if given != wanted
         ]
-        if config.cells != self.plans():
+        plans = sealed if config.sealed else self.plans()
+        if plans is not None and config.cells != plans:
             found.append("cells or seeds are not those of the board")
         if config.prompt not in self.rules.prompts:
             allowed = " or ".join(self.rules.prompts)
@@ -208,7 +256,11 @@ def _parse(raw: bytes, where: str) -> Board:
 
 def _fields_at(above: Sequence[int | str]) -> list[str]:
     """Return the keys that a place of the file may hold."""
-    kinds: dict[str, type[BaseModel]] = {"rules": Rules, "cells": BoardCell}
+    kinds: dict[str, type[BaseModel]] = {
+        "rules": Rules,
+        "seal": Seal,
+        "cells": BoardCell,
+    }
     kind = kinds[str(above[0])] if above else Board
     return [field.alias or name for name, field in kind.model_fields.items()]
 
@@ -217,22 +269,27 @@ def freeze(board: Board) -> Board:
     """Return the board with the skipped seeds and the digest that it should have.
 
     No instance comes twice among the cells of one environment, except where a level
-    or preset has only the same few in every split.
+    or preset has only the same few in every split.  A seal is dropped with the digest
+    that it was made for.
 
     Raises:
         GenerationError: A cell has fewer different instances than seeds.
     """
-    listed: list[_Instance] = []
+    listed: list[Instance] = []
     seen: dict[str, set[str]] = {}
     cells = []
     for cell in board.cells:
-        kept, skip = _choose(cell, board, seen.setdefault(cell.env_id, set()))
+        known = seen.setdefault(cell.env_id, set())
+        kept, skip = choose(cell, board, itertools.count(), known)
         listed += kept
         cells.append(cell.model_copy(update={"skip": skip}))
-    return board.model_copy(update={"cells": tuple(cells), "digest": sha256_of(listed)})
+    digest = sha256_of(listed)
+    seal = board.seal if digest == board.digest else None
+    facts = {"cells": tuple(cells), "digest": digest, "seal": seal}
+    return board.model_copy(update=facts)
 
 
-class _Instance(NamedTuple):
+class Instance(NamedTuple):
     """One line of a board's list, as it enters the digest."""
 
     cell: str
@@ -241,25 +298,36 @@ class _Instance(NamedTuple):
     digest: str
 
 
-def _choose(
-    cell: BoardCell, board: Board, seen: set[str]
-) -> tuple[list[_Instance], tuple[int, ...]]:
-    """Return the instances that a cell plays, and the seeds that it skips."""
+def choose(
+    cell: BoardCell, board: Board, seeds: Iterable[int], seen: set[str]
+) -> tuple[list[Instance], tuple[int, ...]]:
+    """Return the instances that a cell plays, and the seeds that it skips.
+
+    Args:
+        cell: Its ``seeds`` is how many instances are wanted.
+        board: Says split and settings.
+        seeds: Endless; tried in this order.
+        seen: Digests of earlier instances of the environment; new ones are added.
+
+    Raises:
+        GenerationError: The cell has fewer different instances.
+    """
     env = make(cell.env_id, level=cell.level, split=board.split, **board.env_args)
     core: SymbolicEnv[Any] = env.core
     name = cell.plan().cell
-    kept: list[_Instance] = []
+    kept: list[Instance] = []
     skip: list[int] = []
     since = 0
-    while len(kept) < cell.seeds:
-        seed = len(kept) + len(skip)
+    for seed in seeds:
         core.reset(seed=seed)
         digest = core.instance_digest()
         since += 1
         if core.level_spec.split_exempt or digest not in seen:
             seen.add(digest)
-            kept.append(_Instance(name, board.split, seed, digest))
+            kept.append(Instance(name, board.split, seed, digest))
             since = 0
+            if len(kept) == cell.seeds:
+                break
         elif since < _PATIENCE:
             skip.append(seed)
         else:
@@ -274,11 +342,14 @@ def _choose(
 def to_toml(board: Board) -> str:
     """Return the text of a board's file; `load` gives the same board."""
     table = board.model_dump(mode="json")
-    cells, env_args, rules = (table.pop(key) for key in ("cells", "env_args", "rules"))
+    sections = {key: table.pop(key) for key in ("env_args", "rules", "seal")}
+    cells = table.pop("cells")
     lines = [_HEAD, *_assignments(table)]
-    for key, section in (("env_args", env_args), ("rules", rules)):
-        if section:
-            lines += ["", f"[{key}]", *_assignments(section)]
+    for key, section in sections.items():
+        # TOML has no null: what is None is left out.
+        known = {k: v for k, v in (section or {}).items() if v is not None}
+        if known:
+            lines += ["", f"[{key}]", *_assignments(known)]
     for cell in cells:
         shown = {key: value for key, value in cell.items() if value != []}
         lines += ["", "[[cells]]", *_assignments(shown)]

@@ -107,7 +107,7 @@ class Cell:
     def score(self, price: Price | None = None) -> Scored:
         """Return the cell's score, and what it cost at a price."""
         rows = sorted(self._rows, key=lambda row: (row.seed, row.rep))
-        success, returned, normalized = _estimates(rows, self.name)
+        success, returned, normalized = estimates(rows, self.name)
         tries = _tries(rows) if self._repeats > 1 else []
         chances = passes(tries, self.name)
         record = CellScore(
@@ -142,11 +142,15 @@ def _has_few_instances(plan: CellPlan, config: RunConfig) -> bool:
     return known is not None and known.split_exempt
 
 
+def scored_values(episode: Episode) -> tuple[bool | None, float]:
+    """Return the success and the return that an episode which counts has in scores."""
+    if episode.outcome in _FAILURES and episode.success is not None:
+        return False, 0.0
+    return episode.success, episode.episode_return
+
+
 def _row(episode: Episode, cluster: str, tokens: int | None) -> Row:
-    success = episode.success
-    returned = episode.episode_return
-    if episode.outcome in _FAILURES and success is not None:
-        success, returned = False, 0.0
+    success, returned = scored_values(episode)
     actions = episode.action_count
     efficiency = None
     if success and actions and episode.optimal_cost is not None:
@@ -214,7 +218,7 @@ def means_of(rows: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
-def _estimates(rows: Sequence[Row], name: str) -> tuple[Interval, Estimate, Estimate]:
+def estimates(rows: Sequence[Row], name: str) -> tuple[Interval, Estimate, Estimate]:
     """Return success, return and normalized score of a cell."""
     n = len(rows)
     if n == 0:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from ragen_bench.agent import Agent, AgentClass, Reply, Task
 from ragen_bench.errors import InvalidSpec
 from ragen_bench.model import Conversation, Message, Model, Sampling
+from ragen_bench.parsing import whole
 from ragen_bench.prompts import (
     ContextPolicy,
     Protocol,
@@ -85,7 +86,8 @@ class ChatAgent(Agent):
         self._turns.append(
             Message(
                 role="assistant",
-                content=completion.text,
+                # As the record has it, so that the prompt can be rebuilt from that.
+                content=whole(completion.text),
                 token_ids=completion.token_ids or None,
                 thinking=completion.thinking,
             )

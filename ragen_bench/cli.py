@@ -18,10 +18,21 @@ from typing import Any, NoReturn
 import click
 
 from ragen_bench import __version__
+from ragen_bench.cli_boards import board, submit
+from ragen_bench.cli_compare import compare, write_report
 from ragen_bench.cli_models import doctor, plan
-from ragen_bench.cli_options import as_json, echo_json, examples, imports, pairs_option
-from ragen_bench.cli_run import INCOMPLETE, play, report, run
+from ragen_bench.cli_options import (
+    INCOMPLETE,
+    as_json,
+    echo_json,
+    examples,
+    imports,
+    pairs_option,
+)
+from ragen_bench.cli_run import play, report, run
 from ragen_bench.cli_train import algorithms, diagnose, train
+from ragen_bench.cli_verify import verify
+from ragen_bench.cli_view import view
 from ragen_bench.errors import CheckFailed, InvalidSpec, RagenError, RunIncomplete
 
 
@@ -78,10 +89,16 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(play)
+cli.add_command(compare)
+cli.add_command(write_report)
 cli.add_command(doctor)
 cli.add_command(plan)
 cli.add_command(train)
 cli.add_command(diagnose)
+cli.add_command(view)
+cli.add_command(submit)
+cli.add_command(verify)
+cli.add_command(board)
 
 
 @cli.command(

@@ -1,19 +1,27 @@
 """Options that several verbs of the command line share."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from ragen_bench.errors import InvalidSpec
 from ragen_bench.registry import load_module
 
+if TYPE_CHECKING:
+    from ragen_bench.records import Summary
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SPLITS = ("train", "dev", "test")
 PROMPTS = ("full", "compact")
+
+INCOMPLETE = 3
+"""The exit code of a run that owes episodes."""
+UNRANKABLE = 4
+"""The exit code of a complete run that its board cannot rank."""
 
 
 def key_values(
@@ -131,6 +139,26 @@ def with_base_url(model_args: dict[str, Any], base_url: str | None) -> dict[str,
     return model_args
 
 
+def salt_option(help: str) -> Callable[[F], F]:
+    """Return a decorator that adds ``--salt``, whose value may stand in a file."""
+    return click.option(
+        "--salt", default="", metavar="S|@FILE", callback=read_salt, help=help
+    )
+
+
+def read_salt(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Return a salt, from its file if it is ``@FILE``.
+
+    Raises:
+        InvalidSpec: The file cannot be read, or holds no salt.
+    """
+    if not value.startswith("@"):
+        return value
+    from ragen_bench import sealing
+
+    return sealing.read_salt(Path(value[1:]))
+
+
 def prices_option(verb: F) -> F:
     """Add ``--prices``."""
     return click.option(
@@ -155,3 +183,14 @@ def as_json(help: str) -> Callable[[F], F]:
 def echo_json(value: Any) -> None:
     """Write strict JSON, in ASCII, to stdout."""
     click.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+
+
+def exit_code(summaries: Iterable["Summary"]) -> int:
+    """Return 3 if episodes are owed, 4 if a board cannot rank a run, else 0."""
+    code = 0
+    for summary in summaries:
+        if summary.owed:
+            return INCOMPLETE
+        if summary.board is not None and not summary.rankable:
+            code = UNRANKABLE
+    return code

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,9 +17,11 @@ from ragen_bench.cli_options import (
     base_url_option,
     echo_json,
     examples,
+    exit_code,
     imports,
     pairs_option,
     prices_option,
+    salt_option,
     with_base_url,
 )
 from ragen_bench.errors import InvalidSpec
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from ragen_bench.plan import Plan
     from ragen_bench.progress import Watch
     from ragen_bench.records import Price, Summary
-
-INCOMPLETE = 3
-UNRANKABLE = 4
 
 _JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
 
@@ -71,7 +70,10 @@ _JSON_HELP = "Write the summary as JSON, and nothing else, to stdout."
 @click.option("--max-tokens", type=int, metavar="N", help="New tokens of a reply.")
 @click.option("--shots", type=int, metavar="N", help="Solved examples in the prompt.")
 @click.option("--repeats", type=int, metavar="K", help="Episodes an instance.")
-@click.option("--salt", default="", help="Moves noise and sampling; instances stay.")
+@salt_option(
+    "Moves noise and sampling; on a sealed board, its secret: plays the sealed seeds.  "
+    "@FILE reads it."
+)
 @click.option(
     "--concurrency",
     type=int,
@@ -265,17 +267,6 @@ def report(
     context.exit(exit_code(summaries.values()))
 
 
-def exit_code(summaries: Iterable["Summary"]) -> int:
-    """Return 3 if episodes are owed, 4 if a board cannot rank a run, else 0."""
-    code = 0
-    for summary in summaries:
-        if summary.owed:
-            return INCOMPLETE
-        if summary.board is not None and not summary.rankable:
-            code = UNRANKABLE
-    return code
-
-
 def _standing(summary: "Summary") -> str:
     """Return how the planned episodes ended, and why a board cannot rank them."""
     counts = [(name, count) for name, count in summary.outcomes.items() if count]
@@ -292,7 +283,11 @@ def _execute(
 ) -> "Summary":
     from ragen_bench.runner import execute
 
-    command = shlex.join(["ragen-bench", *context.find_root().obj])
+    words = ["ragen-bench", *context.find_root().obj]
+    if plan.config.sealed is not None:
+        # The salt is a secret until the keepers reveal it.
+        words = [word.replace(context.params["salt"], "[salt]") for word in words]
+    command = shlex.join(words)
     # Whatever an agent or a package prints must not mix with the results.
     with watch, contextlib.redirect_stdout(sys.stderr):
         summary = execute(plan, out, observer=watch, command=command, **how)

@@ -1,11 +1,12 @@
 """What there is: environments, agents, models and boards, as JSON-able values."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from ragen_bench import board
+from ragen_bench.entries import Entry, entries_of
 from ragen_bench.registry import AGENTS, MODELS, core_class, env_ids
 
 _MODELS: Mapping[str, str] = MappingProxyType(
@@ -62,19 +63,36 @@ def models() -> list[dict[str, Any]]:
 
 
 def boards() -> list[dict[str, Any]]:
-    """Return the boards that ship with the project."""
+    """Return the boards that ship with the project, with entries and seals."""
     found = []
     for name in board.names():
         held = board.load(name)
+        entries = entries_of(held)
         found.append(
             {
                 "name": name,
                 "summary": held.title,
                 "version": held.version,
                 "episodes": held.repeats * sum(len(p.seeds) for p in held.plans()),
+                "entries": _named(entries.ranked),
+                "outdated": _named(entries.outdated),
+                "seal": _seal(held),
             }
         )
     return found
+
+
+def _named(entries: Sequence[Entry]) -> str:
+    """Return the names of entries, or "none"."""
+    return ", ".join(entry.meta.name for entry in entries) or "none"
+
+
+def _seal(held: board.Board) -> str:
+    """Return what is known of a board's sealed seeds."""
+    if held.seal is None:
+        return "none"
+    state = "revealed" if held.seal.salt else "not revealed"
+    return f"{held.seal.commitment}, {state}"
 
 
 LISTS: Mapping[str, Callable[[], list[dict[str, Any]]]] = MappingProxyType(

@@ -285,6 +285,13 @@ def _edges(text: str) -> tuple[list[int], list[int]]:
     return starts, ends
 
 
+def whole(text: str) -> str:
+    """Return text that UTF-8 can hold; a lone surrogate becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _join(*thoughts: str | None) -> str:
     stripped = [text.strip() for text in thoughts if isinstance(text, str)]
     return "\n".join(text for text in stripped if text)

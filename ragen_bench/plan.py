@@ -39,6 +39,7 @@ from ragen_bench.registry import (
     setting_names,
     uses_model,
 )
+from ragen_bench.sealing import sealed_plans
 from ragen_bench.shots import solved_examples
 from ragen_bench.symbolic import SPLITS, Split
 from ragen_bench.text_env import PromptLength, TextEnv
@@ -73,6 +74,8 @@ class Settings:
     shots: int | None = None
     repeats: int | None = None
     salt: str = ""
+    """Moves noise and sampling; of a sealed board it is the secret that gives the
+    sealed seeds, and no record holds it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,10 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     _refuse_half_characters(settings)
     board = load(settings.board) if settings.board else None
     cells = _cells(settings, board)
+    commitment = board.seal.commitment if board and board.seal else None
+    sealed = commitment if settings.salt else None
+    if sealed is not None:
+        settings = dataclasses.replace(settings, salt="")
     env_args = dict(board.env_args) if board else dict(settings.env_args)
     _check_env_args(cells, env_args)
     agent = settings.agent
@@ -173,8 +180,10 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     defaults = model.defaults if model else {}
     settings, serving = _apart(settings, spec)
     config = _configure(settings, board, cells, env_args, spec, defaults)
+    config = config.model_copy(update={"sealed": sealed})
     if board is not None:
-        config = config.model_copy(update={"breaches": board.breaches(config)})
+        breaches = board.breaches(config, cells if sealed else None)
+        config = config.model_copy(update={"breaches": breaches})
     plan = Plan(config=config, board=board, model=model, serving=serving)
     with _refusing("env_args", env_args):
         for cell in cells:
@@ -332,6 +341,8 @@ def _cells(settings: Settings, board: Board | None) -> tuple[CellPlan, ...]:
                     f"board {board.name!r} fixes {name}; leave it out, or give --env "
                     "in place of --board"
                 )
+        if board.seal is not None and settings.salt:
+            return sealed_plans(board, settings.salt)
         return board.plans()
     envs = [settings.envs] if isinstance(settings.envs, str) else settings.envs
     if not envs:

@@ -73,12 +73,45 @@ class Comparison:
     @property
     def strictness(self) -> float:
         """How many standard errors the gap must be wide."""
-        return _NORMAL.inv_cdf(1 - self.alpha / 2) + _NORMAL.inv_cdf(self.power)
+        return strictness(self.power, self.alpha)
 
     def variance(self, *, paired: bool) -> float:
         """Return what one episode of each model adds to the difference's variance."""
         correlation = self.correlation if paired else 0.0
         return 2 * self.success * (1 - self.success) * (1 - correlation)
+
+
+def strictness(power: float, alpha: float) -> float:
+    """Return how many standard errors a gap must be wide to be found."""
+    return _NORMAL.inv_cdf(1 - alpha / 2) + _NORMAL.inv_cdf(power)
+
+
+def seeds_to_separate(
+    gap: float,
+    variance: float,
+    *,
+    cells: int = 1,
+    power: float = 0.8,
+    alpha: float = 0.05,
+) -> int | None:
+    """Return the seeds that each cell needs to show a gap that was seen.
+
+    Args:
+        gap: Difference of the two scores.
+        variance: Of that difference if each cell had one seed.
+        cells: How many there are.  However clear the gap, a sign test needs
+            1 + log2(1 / alpha) instances in all.
+        power: Chance to find it if it is there.
+        alpha: Chance to find one that is not there.
+
+    Returns:
+        None if no number of seeds would show it: there is no gap.
+    """
+    if abs(gap) <= _SLACK:
+        return None
+    fewest = (1 + math.log2(1 / alpha)) / cells
+    needed = variance * (strictness(power, alpha) / gap) ** 2
+    return math.ceil(max(fewest, needed) - _SLACK)
 
 
 def _correlations(better: float, worse: float) -> tuple[float, float]:

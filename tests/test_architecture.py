@@ -16,16 +16,18 @@ FLOORS = [
     {"agent"},
     {"prompts", "records", "registry"},
     {"board", "chat", "episode", "intervals", "power", "prices", "replay_cache"}
-    | {"run_folder", "shots"},
-    {"agents", "envs", "leaderboards", "ledger", "models", "passes", "tables"}
-    | {"templates"},
-    {"cell_scores"},
+    | {"redaction", "run_folder", "shots"},
+    {"agents", "entries", "envs", "leaderboards", "ledger", "models", "passes"}
+    | {"sealing", "tables", "templates"},
+    {"cell_scores", "frame_columns", "meta_files"},
     {"checks", "listing", "plan", "scoring"},
-    {"doctor", "forecast", "runner"},
-    {"study"},
-    {"cli_options", "inspect_tasks", "lm_eval_plugin", "lm_eval_tasks", "progress"}
-    | {"starpo"},
-    {"cli_models", "cli_run", "cli_train"},
+    {"doctor", "forecast", "frames", "ranking", "runner", "verifying"},
+    {"reporting", "study", "submission"},
+    {"cli_options", "entry_checks", "inspect_tasks", "lm_eval_plugin"}
+    | {"lm_eval_tasks", "progress", "starpo"},
+    {"cli_boards", "cli_compare", "cli_models", "cli_run", "cli_train", "cli_verify"}
+    | {"viewing"},
+    {"cli_view"},
     {"cli"},
 ]
 """From the ground up; a room is a module of ragen_bench, or a package as a whole."""
@@ -43,6 +45,7 @@ HEAVY = {
     "httpx",
     "inspect_ai",
     "jax",
+    "jinja2",
     "lm_eval",
     "matplotlib",
     "openai",

@@ -202,6 +202,7 @@ def test_every_flag_reaches_the_configuration(here: Path) -> None:
         "top_p": 0.9,
         "max_tokens": 7,
         "salt": "s",
+        "sealed": None,
         "breaches": [],
     }
 

@@ -105,6 +105,33 @@ def test_wilson_with_design_effect_covers_and_without_it_does_not(p, clusters):
     assert naive / data_sets < 0.90
 
 
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.98])
+@pytest.mark.parametrize("clusters", [16, 64, 256])
+def test_wilson_covers_without_repeats(p, clusters):
+    sizes = np.ones(clusters)
+    held = 0.0
+    for c in range(clusters + 1):  # every data set there is, by its chance
+        found = rate_interval(np.r_[np.ones(c), np.zeros(clusters - c)], sizes)
+        if found.low <= p <= found.high:
+            held += math.comb(clusters, c) * p**c * (1 - p) ** (clusters - c)
+    assert 0.91 <= held <= 0.985
+
+
+@pytest.mark.parametrize(
+    ("p", "clusters", "reps", "least", "most"),
+    [(0.02, 16, 4, 0.3, 0.6), (0.98, 16, 4, 0.3, 0.6), (0.02, 16, 1, 0.2, 0.36)],
+)
+def test_a_plain_bootstrap_of_clusters_does_not_cover(p, clusters, reps, least, most):
+    """Where no cluster succeeds, its draws claim certainty: that is what fails."""
+    held, data_sets = 0, 400
+    rng = child(8, "plain_bootstrap", str(p))
+    draws = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=999)
+    for successes in simulated(p, clusters, reps, 0.5, data_sets):
+        low, high = np.quantile(draws @ successes / (clusters * reps), [0.025, 0.975])
+        held += low <= p <= high
+    assert least <= held / data_sets <= most
+
+
 def test_bootstrap_of_a_mean_covers():
     rng = child(7, "coverage of a mean")
     held = 0

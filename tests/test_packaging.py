@@ -64,11 +64,12 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else() -> None:
     assert [Path(name).stem for name in scripts] == ["ragen-bench"]
 
 
-def test_the_wheel_holds_types_boards_and_the_embedded_model() -> None:
+def test_the_wheel_holds_types_boards_pages_and_the_embedded_model() -> None:
     names = installed()
     assert "ragen_bench/py.typed" in names
     assert "ragen_bench/leaderboards/smoke.toml" in names
     assert "ragen_bench/envs/sokoban.py" in names
+    assert "ragen_bench/leaderboards/viewer/index.html" in names
     tiny = {name for name in names if name.startswith("ragen_bench/models/tiny/")}
     assert any(name.endswith(".safetensors") for name in tiny)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from ragen_bench import records
 from ragen_bench.errors import RecordError
 from ragen_bench.parsing import ParseOutcome
 from ragen_bench.records import (
@@ -160,3 +161,37 @@ def test_the_lists_of_words_agree() -> None:
     assert get_args(Outcome) == OUTCOMES
     assert {"provider_error", "timeout"} == UNSCORED
     assert set(get_args(Parse)) == {*get_args(ParseOutcome), "illegal"}
+
+
+HEAD = b'{"schema":1,'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + b'"schema":2}',
+        HEAD + b'"unknown":1}',
+        HEAD + b'"x":NaN}',
+        HEAD,
+        b"",
+        b'{"schema_version":1}',
+        HEAD + b'"config":{"details":{"a":Infinity}}}',
+        HEAD + b'"a":"\xff"}',
+    ],
+)
+def test_the_short_way_refuses_what_the_long_way_refuses(text) -> None:
+    with pytest.raises(RecordError):
+        parse_record(RunConfig, text, "here")
+    assert records._read_own(RunConfig, text) is None
+
+
+def test_the_short_way_reads_what_the_long_way_reads() -> None:
+    line = CONFIG.model_dump_json().encode()
+    assert line.startswith(HEAD)
+    short = records._read_own(RunConfig, line)
+    assert short is not None
+    assert short == parse_record(RunConfig, line.decode(), "here")
+    # Words that look like numbers which JSON lacks are left to the long way.
+    odd = line.replace(b'"salt":"', b'"salt":"NaN')
+    assert records._read_own(RunConfig, odd) is None
+    assert parse_record(RunConfig, odd, "here").salt == "NaN"

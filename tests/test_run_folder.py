@@ -362,6 +362,7 @@ OTHER = {
     "top_p": 0.9,
     "max_tokens": 7,
     "salt": "x",
+    "sealed": "ab" * 32,
     "breaches": ("repeats is 2, but must be 1",),
 }
 

@@ -1,0 +1,216 @@
+"""What a folder of entries must hold, and whether their bundles confirm them.
+
+``scripts/check_entries.py`` and the tests run it over all boards.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ragen_bench.board import Board
+from ragen_bench.entries import Entry, read_entry, shipped_folder
+from ragen_bench.errors import RagenError
+from ragen_bench.records import CellPlan
+from ragen_bench.sealing import sealed_plans
+from ragen_bench.submission import entry_of, sha256_of_file
+from ragen_bench.verifying import verify
+
+_CLOSE = 1e-6
+"""Relative: how far the same number may differ between machines."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What was found about the entries of one board."""
+
+    faults: tuple[str, ...]
+    verified: int
+    """Entries whose bundle was played again."""
+    outdated: int
+    """Entries of other versions of the board, which are read and no more."""
+    unverified: int
+    """Entries whose bundle is not here."""
+
+
+def check_board(board: Board, folder: Path | None = None) -> Report:
+    """Return what is wrong with the entries of a board, a line each.
+
+    Args:
+        board: The board.
+        folder: Holds its entries; by default those that ship with the project.
+    """
+    folder = shipped_folder(board.name) if folder is None else folder
+    faults: list[str] = []
+    entries: dict[Path, Entry] = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            entries[path] = read_entry(path)
+        except RagenError as error:
+            faults.append(f"{path.name}: {error}")
+    faults += _strangers(folder)
+    faults += _names(entries)
+    counts = {"verified": 0, "outdated": 0, "unverified": 0}
+    for path, entry in entries.items():
+        if entry.board != board.name:
+            faults.append(
+                f"{path.name}: is of board {entry.board!r}, but lies among the entries "
+                f"of {board.name!r}; move it"
+            )
+        elif is_outdated(entry, board):
+            counts["outdated"] += 1
+        else:
+            found = [*_of_board(entry, board), *_of_numbers(entry)]
+            bundle = path.with_name(entry.bundle)
+            if bundle.is_file() and not found:
+                counts["verified"] += 1
+                found += _of_bundle(entry, bundle, board)
+            else:
+                counts["unverified"] += 1
+            faults += [f"{path.name}: {fault}" for fault in found]
+    return Report(faults=tuple(faults), **counts)
+
+
+def is_outdated(entry: Entry, board: Board) -> bool:
+    """Return whether an entry is of an older version, or of a seal that is gone."""
+    commitment = board.seal.commitment if board.seal else None
+    return entry.board_version < board.version or (
+        entry.sealed not in (None, commitment)
+    )
+
+
+def _strangers(folder: Path) -> Iterator[str]:
+    """Yield the files that are neither an entry nor the bundle of one."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        known = path.suffix == ".json" or (
+            path.suffix == ".zip" and path.with_suffix(".json").is_file()
+        )
+        if not known or not path.is_file():
+            yield f"{path.name}: is neither an entry nor the bundle of one; remove it"
+
+
+def _names(entries: Mapping[Path, Entry]) -> Iterator[str]:
+    taken: dict[str, Path] = {}
+    for path, entry in entries.items():
+        name = entry.meta.name
+        if path.stem != name:
+            yield (
+                f"{path.name}: has the name {name!r}, but a file must be named like "
+                f"its entry: {name}.json"
+            )
+        other = taken.setdefault(name.casefold(), path)
+        if other != path:
+            yield f"{path.name}: has the name of {other.name}, case apart; rename one"
+
+
+def _of_board(entry: Entry, board: Board) -> Iterator[str]:
+    """Yield in which ways an entry is not one of the board as it stands."""
+    if entry.board_version != board.version:
+        yield (
+            f"is of version {entry.board_version}, but the board is at {board.version}"
+        )
+    if entry.board_digest != board.digest:
+        yield (
+            f"has the board digest {entry.board_digest}, but version {board.version} "
+            f"has {board.digest}"
+        )
+    if entry.bundle != f"{entry.meta.name}.zip":
+        yield f"names the bundle {entry.bundle!r}, but must name {entry.meta.name}.zip"
+    if not entry.summary.rankable:
+        yield f"is not rankable: {'; '.join(entry.summary.unrankable_because)}"
+    if entry.status == "sealed" and entry.sealed is None:
+        yield "has the status sealed, but no seal"
+    plans = _plans(entry, board)
+    if plans is None:
+        return
+    wanted = {plan.cell: len(plan.seeds) * board.repeats for plan in plans}
+    for name in ("returns", "successes"):
+        held = {cell: len(values) for cell, values in getattr(entry, name).items()}
+        if held != wanted:
+            yield f"{name} have other cells or episodes than the board"
+    if set(entry.summary.cells) != set(wanted):
+        yield "the summary has other cells than the board"
+
+
+def _plans(entry: Entry, board: Board) -> tuple[CellPlan, ...] | None:
+    """Return the cells of an entry's seeds, None if only the keepers know them."""
+    if entry.sealed is None:
+        return board.plans()
+    if board.seal is None or board.seal.salt is None:
+        return None
+    return sealed_plans(board, board.seal.salt)
+
+
+def _of_numbers(entry: Entry) -> Iterator[str]:
+    """Yield which numbers do not follow from the entry's own returns."""
+    normalized: dict[str, list[float]] = {}
+    for cell, score in entry.summary.cells.items():
+        played = [r for r in entry.returns.get(cell, ()) if r is not None]
+        won = [float(s) for s in entry.successes.get(cell, ()) if s is not None]
+        for name, values in (("episode_return", played), ("success", won)):
+            told = getattr(score, name).mean
+            mean = sum(values) / len(values) if values else None
+            if not _same(told, mean):
+                yield f"{cell}: {name} is {told}, but its episodes give {mean}"
+        if not played or score.floor is None or score.ceiling is None:
+            continue
+        room = score.ceiling - score.floor
+        mean = (sum(played) / len(played) - score.floor) / room if room else None
+        # Floor and ceiling are rounded, which a small room makes large.
+        if not _same(score.normalized.mean, mean, _CLOSE * max(1, 4 / (room or 1))):
+            yield (
+                f"{cell}: normalized is {score.normalized.mean}, but its returns, "
+                f"floor and ceiling give {mean}"
+            )
+        elif score.normalized.mean is not None:
+            env_id = cell.rpartition(":")[0]
+            normalized.setdefault(env_id, []).append(score.normalized.mean)
+    if normalized:
+        means_of = [sum(cells) / len(cells) for cells in normalized.values()]
+        total = sum(means_of) / len(means_of)
+        if not _same(entry.summary.score.mean, total):
+            yield f"score is {entry.summary.score.mean}, but its cells give {total}"
+
+
+def _of_bundle(entry: Entry, bundle: Path, board: Board) -> Iterator[str]:
+    """Yield what a replay of the bundle tells against the entry."""
+    salt = board.seal.salt if board.seal else None
+    if entry.sealed is not None and salt is None:
+        yield (
+            f"{bundle.name} shows sealed seeds; take it away until the salt is revealed"
+        )
+        return
+    found = sha256_of_file(bundle)
+    if found != entry.bundle_sha256:
+        yield f"{bundle.name} has SHA-256 {found}, but must have {entry.bundle_sha256}"
+        return
+    checked = verify(bundle, board=board, salt=salt)
+    if checked.faults:
+        yield from (f"{bundle.name}: {fault}" for fault in checked.faults)
+        return
+    # Who submitted it is nothing that a bundle tells.
+    made = entry_of(checked, bundle, board, entry.status)
+    place = difference(entry.model_dump(mode="json"), made.model_dump(mode="json"))
+    if place is not None:
+        yield f"{place} is not what submit would write now; submit the run again"
+
+
+def difference(before: Any, now: Any, name: str = "") -> str | None:
+    """Return where two JSON values differ first; numbers may differ a little."""
+    pairs: list[tuple[object, Any, Any]]
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted(before.keys() | now.keys())
+        pairs = [(key, before.get(key), now.get(key)) for key in keys]
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = list(zip(range(len(now)), before, now, strict=True))
+    else:
+        return None if _same(before, now) else name
+    places = (difference(b, n, f"{name}.{k}".lstrip(".")) for k, b, n in pairs)
+    return next((place for place in places if place is not None), None)
+
+
+def _same(one: Any, other: Any, close: float = _CLOSE) -> bool:
+    if isinstance(one, float) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=close)
+    return bool(one == other)

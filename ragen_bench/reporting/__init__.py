@@ -1,0 +1,1 @@
+"""Reports over runs: figures, tables for papers and pages, and data files."""

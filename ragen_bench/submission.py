@@ -1,0 +1,320 @@
+"""From a run folder to a bundle and its entry, and what stands in the way.
+
+A bundle holds all that the verification needs and nothing that somebody keeps secret
+(`ragen_bench.redaction`).  Its bytes depend on the run and on what is said about it
+alone.  Every number of the entry comes from a replay of the bundle.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+from ragen_bench.board import Board
+from ragen_bench.entries import (
+    EPISODES_MEMBER,
+    META_MEMBER,
+    RUN_MEMBER,
+    Entry,
+    Meta,
+    Status,
+)
+from ragen_bench.errors import InvalidSpec, RecordError, RunIncomplete
+from ragen_bench.records import CellPlan, Record, RunConfig
+from ragen_bench.redaction import redact_run, secrets_here
+from ragen_bench.run_folder import EPISODES, read_episodes, read_run, write_json
+from ragen_bench.scoring import summarise
+from ragen_bench.sealing import sealed_plans
+from ragen_bench.verifying import Fault, Verification, verify
+
+_CHUNK = 1 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+_SETTINGS = frozenset(
+    {"prompt", "shots", "context", "temperature", "top_p", "max_tokens"}
+    | {"agent_args", "model_args", "repeats"}
+)
+"""What an entry tells of a run's configuration, beside who played."""
+
+Kind: TypeAlias = Literal["wrong", "incomplete", "unrankable"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One reason why a run cannot be submitted to a board."""
+
+    kind: Kind
+    message: str
+    """What it is, and the way out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What `submit` made; nothing was written if there are faults."""
+
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+    entry: Entry | None
+
+
+def obstacles(
+    folder: Path, board: Board, salt: str | None = None
+) -> tuple[Obstacle, ...]:
+    """Return everything that stands between a run folder and a board.
+
+    Args:
+        folder: The run.
+        board: The board that it is meant for.
+        salt: The salt of the board's seal, from whoever keeps it.
+
+    Raises:
+        RecordError: The folder holds no run, or a file of it cannot be read.
+        InvalidSpec: The salt is not the one of the seal.
+    """
+    config = read_run(folder).config
+    found = list(_of_another(config, board))
+    if not found:
+        found += _of_seeds(config, board, salt)
+        plans = _plans(config, board, salt)
+        found += [
+            Obstacle(
+                "unrankable",
+                f"{breach}; play it again with the board's settings: ragen-bench run "
+                f"--board {board.name}",
+            )
+            for breach in board.breaches(config, plans)
+        ]
+    # Whether it is the board's was just asked.
+    neutral = config.model_copy(update={"board": board.name, "breaches": ()})
+    summary = summarise(neutral, read_episodes(folder))
+    reasons = list(summary.unrankable_because)
+    if summary.owed:
+        found.append(
+            Obstacle(
+                "incomplete",
+                f"{reasons.pop(0)}; the command that began the run goes on with them",
+            )
+        )
+    found += [
+        Obstacle(
+            "unrankable",
+            f"{reason}; the command that began the run plays what nobody played with "
+            "--retry-errors",
+        )
+        for reason in reasons
+    ]
+    return tuple(found)
+
+
+def _of_another(config: RunConfig, board: Board) -> Iterator[Obstacle]:
+    """Yield what shows that a run was never meant for a board as it stands."""
+    again = f"ragen-bench run --board {board.name}"
+    if config.board is None:
+        yield Obstacle("wrong", f"the run is of no board; play one: {again}")
+    elif config.board != board.name:
+        yield Obstacle(
+            "wrong",
+            f"the run is of board {config.board!r}, but --board is {board.name!r}; "
+            f"give --board {config.board}, or play the other: {again}",
+        )
+    elif config.board_version != board.version:
+        yield Obstacle(
+            "wrong",
+            f"the run is of version {config.board_version} of board {board.name!r}, "
+            f"but version {board.version} is here; play that: {again}",
+        )
+
+
+def _of_seeds(config: RunConfig, board: Board, salt: str | None) -> Iterator[Obstacle]:
+    if config.sealed is None and salt is not None:
+        yield Obstacle(
+            "wrong", "--salt is given, but the run has open seeds; leave it out"
+        )
+    if config.sealed is not None and _known_salt(board, salt) is None:
+        yield Obstacle(
+            "wrong",
+            "the run has sealed seeds, which cannot be checked without their salt; "
+            "give --salt @FILE, or wait until the board's keepers reveal it",
+        )
+
+
+def _known_salt(board: Board, salt: str | None) -> str | None:
+    return salt or (board.seal.salt if board.seal else None)
+
+
+def _plans(
+    config: RunConfig, board: Board, salt: str | None
+) -> tuple[CellPlan, ...] | None:
+    """Return the sealed cells that a run is compared with, None for the open ones."""
+    known = _known_salt(board, salt)
+    if config.sealed is None or board.seal is None or known is None:
+        return None
+    return sealed_plans(board, known)
+
+
+def submit(
+    folder: Path, board: Board, out: Path, meta: Meta, *, salt: str | None = None
+) -> Submission:
+    """Write the bundle of a run, and beside it the entry, unless it has faults.
+
+    Args:
+        folder: A run without `obstacles`.
+        board: Its board.
+        out: The bundle, ``NAME.zip``; the entry is ``NAME.json``.
+        meta: What its people say about it.
+        salt: The salt of the board's seal, for a run on sealed seeds.
+
+    Raises:
+        InvalidSpec: ``out`` is not named like the entry, or a secret of this
+            machine stands in the episodes.
+        RecordError: The folder cannot be read.
+        RunIncomplete: A file cannot be written.
+    """
+    if out.name != f"{meta.name}.zip":
+        raise InvalidSpec(
+            f"--out is {str(out)!r}, but a bundle is named like its entry: give "
+            f"--out {out.with_name(f'{meta.name}.zip')}, or the entry another name"
+        )
+    # Hidden, and still an archive by its name, which is how it is verified.
+    beside = out.with_name(f".part-{out.name}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_bundle(folder, meta, beside)
+        checked = verify(beside, board=board, salt=salt)
+        entry = None
+        if not checked.faults:
+            entry = entry_of(checked, beside, board, status_of(checked, board, salt))
+            entry = entry.model_copy(update={"bundle": out.name})
+            os.replace(beside, out)
+            write_json(out.with_suffix(".json"), entry)
+    except OSError as error:
+        raise RunIncomplete(
+            f"cannot write {out}: {error.strerror}; make room, or give another --out"
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return Submission(faults=checked.faults, warnings=checked.warnings, entry=entry)
+
+
+def status_of(checked: Verification, board: Board, salt: str | None) -> Status:
+    """Return what a verified run may be called.
+
+    It is ``sealed`` only from somebody who knows a salt that is not revealed.
+    """
+    assert checked.run is not None
+    unknown = board.seal is not None and board.seal.salt is None
+    keeper = checked.run.config.sealed is not None and salt is not None and unknown
+    return "sealed" if keeper else "replayed"
+
+
+def write_bundle(folder: Path, meta: Meta, out: Path) -> None:
+    """Write a run as a bundle: equal runs and words give equal bytes.
+
+    Raises:
+        InvalidSpec: A secret of this machine stands in the episodes.
+        RecordError: The folder cannot be read.
+    """
+    run = redact_run(read_run(folder))
+    with zipfile.ZipFile(out, "w") as archive:
+        _add(archive, RUN_MEMBER, io.BytesIO(_json(run)))
+        try:
+            with open(folder / EPISODES, "rb") as episodes:
+                _add(archive, EPISODES_MEMBER, _without_secrets(episodes))
+        except FileNotFoundError as error:
+            raise RecordError(f"{str(folder)!r} has no {EPISODES}") from error
+        _add(archive, META_MEMBER, io.BytesIO(_json(meta)))
+
+
+def _add(archive: zipfile.ZipFile, name: str, lines: Iterable[bytes]) -> None:
+    info = zipfile.ZipInfo(name, date_time=_EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.create_system = 3  # else it tells on which system it was packed
+    info.external_attr = 0o100644 << 16
+    with archive.open(info, "w") as member:
+        for line in lines:
+            member.write(line)
+
+
+def _without_secrets(episodes: IO[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, none of which holds a secret of this machine."""
+    secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets_here()]
+    for number, line in enumerate(episodes, 1):
+        if any(secret in line for secret in secrets):
+            raise InvalidSpec(
+                f"{EPISODES} line {number} holds the value of an environment variable "
+                "that is named like a secret; look at it, and play the run again "
+                "without that variable if it is one"
+            )
+        if line.endswith(b"\n"):
+            yield line
+            continue
+        # The last one: whole, or cut off by what stopped the run.
+        with contextlib.suppress(ValueError):
+            json.loads(line)
+            yield line + b"\n"
+
+
+def _json(record: Record) -> bytes:
+    facts = record.model_dump(mode="json")
+    text = json.dumps(facts, indent=2, sort_keys=True, allow_nan=False)
+    return f"{text}\n".encode("ascii")
+
+
+def entry_of(
+    checked: Verification, bundle: Path, board: Board, status: Status
+) -> Entry:
+    """Return the entry of a bundle that was verified without faults."""
+    assert not checked.faults, "a bundle with faults has no entry"
+    run, summary, meta = checked.run, checked.summary, checked.meta
+    assert run is not None and summary is not None
+    if meta is None:
+        raise RecordError(f"bundle {str(bundle)!r} has no {META_MEMBER}")
+    config = run.config.model_dump(mode="json")
+    settings = {name: config[name] for name in sorted(_SETTINGS)}
+    with zipfile.ZipFile(bundle) as archive, archive.open(EPISODES_MEMBER) as member:
+        episodes_sha256 = _sha256(member)
+    return Entry(
+        board=board.name,
+        board_version=board.version,
+        board_digest=board.digest,
+        status=status,
+        meta=meta,
+        summary=summary,
+        returns=_tuples(checked.returns),
+        successes=_tuples(checked.successes),
+        settings=settings,
+        versions=run.versions,
+        commit=run.commit,
+        command=run.command,
+        started=run.started,
+        model_facts=run.model_facts,
+        prompt_sha256=run.prompt_sha256,
+        sealed=run.config.sealed,
+        warnings=tuple(str(warning) for warning in checked.warnings),
+        bundle=bundle.name,
+        bundle_sha256=sha256_of_file(bundle),
+        episodes_sha256=episodes_sha256,
+    )
+
+
+def _tuples(by_cell: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {cell: tuple(values) for cell, values in by_cell.items()}
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file, as hex digits."""
+    with open(path, "rb") as file:
+        return _sha256(file)
+
+
+def _sha256(file: IO[bytes]) -> str:
+    found = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        found.update(chunk)
+    return found.hexdigest()
