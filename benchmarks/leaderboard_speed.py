@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,9 @@ def turn(rng: np.random.Generator, number: int) -> dict[str, object]:
     }
 
 
-def episode(rng: np.random.Generator, env_id: str, level: int, seed: int, rep: int):
+def episode(
+    rng: np.random.Generator, env_id: str, level: int, seed: int, rep: int
+) -> dict[str, Any]:
     """Return one episode, as it stands in a file."""
     draw = rng.random()
     solved = bool(draw < 0.75 - 0.12 * level)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import ragen_bench as rb
 from ragen_bench.verifying import verify
@@ -33,7 +34,7 @@ REPLIES = [
     "<answer>Down || Left</answer>",
     "I do not know what to do.",
 ]
-ROWS = {
+ROWS: dict[str, dict[str, Any]] = {
     "random": {"agent": "random"},
     "think_act, full context": {"agent": "think_act"},
     "think_act, window:4, 2 shots": {
