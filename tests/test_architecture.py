@@ -17,8 +17,8 @@ FLOORS = [
     {"prompts", "records", "registry"},
     {"board", "chat", "episode", "intervals", "power", "prices", "replay_cache"}
     | {"redaction", "run_folder", "shots"},
-    {"agents", "entries", "envs", "leaderboards", "ledger", "models", "passes"}
-    | {"sealing", "tables", "templates"},
+    {"agents", "entries", "envs", "instance_bank", "leaderboards", "ledger", "models"}
+    | {"passes", "sealing", "tables", "templates"},
     {"cell_scores", "frame_columns", "meta_files"},
     {"checks", "listing", "plan", "scoring"},
     {"doctor", "forecast", "frames", "ranking", "runner", "verifying"},

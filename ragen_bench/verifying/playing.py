@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ragen_bench.board import Board, Instance
 from ragen_bench.chat import ChatAgent
 from ragen_bench.errors import RagenError
+from ragen_bench.instance_bank import Known, bank
 from ragen_bench.model import Message
 from ragen_bench.prompts import sha256_of_messages
 from ragen_bench.records import CellPlan, Episode, RunConfig, RunRecord, sha256_of
@@ -20,12 +21,20 @@ _UNPLAYABLE = (RagenError, ArithmeticError, LookupError, TypeError, ValueError)
 """What making an environment raises over somebody's settings."""
 
 
+def _bank_of(board: Board | None, config: RunConfig) -> Mapping[tuple[str, int], Known]:
+    """Return what ships of a run's instances, if they are those of a board."""
+    if board is None or dict(board.env_args) != dict(config.env_args):
+        return {}
+    return bank(board) if board.split == config.split else {}
+
+
 class Player:
     """Plays episodes of a run again.
 
     Args:
         run: What ``run.json`` says.
         config: What the run is held to.
+        board: Its board, if it has one.
         planned: Episodes of its list.
         faults: Takes the differences.
         warnings: Takes what is only worth a look.
@@ -41,6 +50,7 @@ class Player:
         self,
         run: RunRecord,
         config: RunConfig,
+        board: Board | None,
         planned: int,
         faults: Faults,
         warnings: Faults,
@@ -48,6 +58,8 @@ class Player:
         self.actions = 0
         self._run = run
         self._config = config
+        self._board = board if config.sealed is None else None
+        self._bank = _bank_of(self._board, config)
         self._faults = faults
         self._warnings = warnings
         self._agent = own_agent(config.agent)
@@ -91,7 +103,7 @@ class Player:
         self._consistency.check(episode, self._faults)
         return played
 
-    def finish(self, board: Board | None) -> None:
+    def finish(self) -> None:
         """Say what only the whole run shows."""
         self._consistency.finish(self._faults)
         if self._ties is not None:
@@ -99,14 +111,14 @@ class Player:
         if self._agent is not None:
             found = {plan.cell: self._first_prompt(plan) for plan in self._config.cells}
             start_prompts(self._run.prompt_sha256, found, self._faults)
-        if board is not None and board.digest and self._config.sealed is None:
-            self._compare_digest(board)
+        if self._board is not None and self._board.digest:
+            self._compare_digest(self._board)
 
     def _cell(self, env_id: str, level: int) -> Cell:
         cell = self._cells.get((env_id, level))
         if cell is None:
             try:
-                cell = Cell(env_id, level, self._config)
+                cell = Cell(env_id, level, self._config, self._bank)
             except _UNPLAYABLE as error:
                 raise self._unplayable(error) from error
             self._cells[env_id, level] = cell

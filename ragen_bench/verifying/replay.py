@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragen_bench.episode import Reference, noise_rep, reference
+from ragen_bench.instance_bank import Known
 from ragen_bench.records import Episode, Outcome, RunConfig, Turn
 from ragen_bench.registry import make
 from ragen_bench.symbolic import SymbolicEnv
@@ -26,20 +27,30 @@ _NEAR = 1e-9
 """Exact values may differ by so much between two machines."""
 _MOST_KNOWN = 50_000
 
-_known: dict[tuple[str, int], "_Start"] = {}
+_known: dict[tuple[str, int], Known] = {}
 """Drawing an instance and solving it costs more than playing on it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Start:
-    instance: Any
-    reference: Reference
-
-
 class Cell:
-    """A cell of a run, whose episodes are played again one by one."""
+    """A cell of a run, whose episodes are played again one by one.
 
-    def __init__(self, env_id: str, level: int, config: RunConfig) -> None:
+    Args:
+        env_id: Its environment.
+        level: Its level.
+        config: The run.
+        bank: (cell, seed) to what is known of the run's instances already.
+
+    Raises:
+        RagenError: The settings cannot be played.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        level: int,
+        config: RunConfig,
+        bank: Mapping[tuple[str, int], Known],
+    ) -> None:
         settings = dict(config.env_args)
         self.env: TextEnv = make(
             env_id, level=level, split=config.split, prompt=config.prompt, **settings
@@ -47,6 +58,7 @@ class Cell:
         self.env_id = env_id
         self.level = level
         self.salt = config.salt
+        self._bank = bank
         # The prompt's length changes no instance and no value.
         self._name = json.dumps([env_id, level, config.split, settings], sort_keys=True)
 
@@ -54,6 +66,8 @@ class Cell:
         """Begin an episode; return what the environment says, and its reference."""
         env = self.env
         start = _known.get((self._name, seed))
+        if start is None:
+            start = self._bank.get((f"{self.env_id}:{self.level}", seed))
         options: dict[str, Any] = {"rep": noise_rep(rep, self.salt)}
         if start is not None:
             options["instance"] = start.instance
@@ -61,7 +75,7 @@ class Cell:
         if start is None:
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
-            start = _Start(env.core.instance, reference(env))
+            start = Known(env.core.instance, reference(env))
             _known[self._name, seed] = start
         return observation, info, start.reference
 

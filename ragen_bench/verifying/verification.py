@@ -151,12 +151,12 @@ class _Job:
         config = planned(run.config, self._board, self._salt, self.faults)
         listed = self._listed = Listed(config)
         player = self._player = Player(
-            run, config, listed.total, self.faults, self.warnings
+            run, config, self._board, listed.total, self.faults, self.warnings
         )
         episodes = self._episodes(source, listed, player)
         summary = self._summary = summarise(config, episodes, run.price)
         listed.report_missing(self.faults)
-        player.finish(self._board)
+        player.finish()
         if self._board is not None and not summary.rankable and not summary.owed:
             for reason in summary.unrankable_because:
                 self.faults.add("unrankable", source.place, reason)
