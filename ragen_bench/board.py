@@ -160,8 +160,6 @@ class Board(Record):
             "split": (config.split, self.split),
             "repeats": (config.repeats, self.repeats),
             "env_args": (dict(config.env_args), dict(self.env_args)),
-            # Whoever may choose the noise may try until it is kind.
-            "salt": (config.salt, ""),
             "sealed": (config.sealed, commitment),
         }
         found = [
@@ -169,6 +167,10 @@ class Board(Record):
             for name, (given, wanted) in fixed.items()
             if given != wanted
         ]
+        if config.salt:
+            # Whoever may choose the noise may try until it is kind.  A salt may be a
+            # secret of the keepers, so that it is not shown.
+            found.append("a salt moves the noise, but a board's noise is fixed")
         plans = sealed if config.sealed else self.plans()
         if plans is not None and config.cells != plans:
             found.append("cells or seeds are not those of the board")

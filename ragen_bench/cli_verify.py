@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "ragen-bench verify runs/smoke-random",
         "ragen-bench verify entry.zip --board standard",
-        "ragen-bench verify leaderboards/entries/standard/*.json --json",
+        "ragen-bench verify leaderboards/entries/smoke/*.json --json",
     ),
 )
 @click.argument(

@@ -8,9 +8,9 @@ import dataclasses
 import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from ragen_bench.board import Board
 from ragen_bench.errors import RecordError
@@ -27,7 +27,16 @@ Status: TypeAlias = Literal["replayed", "sealed"]
 keepers ran the agent themselves, on seeds that nobody else knew."""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-_LINE = r"^[^\x00-\x1f\x7f]*$"
+_HEX = r"^[0-9a-f]{64}$"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must hold printable characters alone")
+    return text
+
+
+_Line: TypeAlias = Annotated[str, AfterValidator(_printable)]
 
 
 class Meta(Record):
@@ -40,12 +49,12 @@ class Meta(Record):
     )
     name: str = Field(pattern=_NAME)
     """The entry's name, ASCII; also that of its file."""
-    model: str = Field(max_length=200, pattern=_LINE)
+    model: _Line = Field(max_length=200)
     """The language model as its makers call it, or ``none``."""
-    organisation: str = Field(max_length=200, pattern=_LINE)
+    organisation: _Line = Field(max_length=200)
     link: str = Field(default="", max_length=500, pattern=r"^(https?://[!-~]+)?$")
     """A page about the agent, ``https://`` or ``http://``; empty for none."""
-    licence: str = Field(max_length=100, pattern=_LINE)
+    licence: _Line = Field(max_length=100)
     """Of the model's weights, an SPDX name or words."""
     training_data: str = Field(max_length=2000)
     """Whether the agent was trained on tasks of this kind, and on what."""
@@ -85,15 +94,30 @@ class Entry(Record):
     """What the model said of itself, such as template and weight hashes."""
     prompt_sha256: Mapping[str, str]
     """Cell to the hash of its first prompt."""
-    sealed: str | None = None
+    sealed: str | None = Field(default=None, pattern=_HEX)
     """The commitment of the seal that the seeds come from, None for the open seeds."""
     warnings: tuple[str, ...] = ()
     """What verification noticed but does not refuse, such as ``solver_like``."""
     bundle: str
     """File name of the bundle."""
-    bundle_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    episodes_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bundle_sha256: str = Field(pattern=_HEX)
+    episodes_sha256: str = Field(pattern=_HEX)
     """Of ``episodes.jsonl`` inside it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        repeats = self.settings.get("repeats")
+        if type(repeats) is not int or repeats < 1:
+            raise ValueError(f"settings.repeats is {repeats!r}, but must be at least 1")
+        cells = self.summary.cells
+        for name in ("returns", "successes"):
+            if getattr(self, name).keys() != cells.keys():
+                raise ValueError(f"{name} and the summary have different cells")
+        for name, cell in cells.items():
+            if self.returns[name] and None in (cell.floor, cell.ceiling):
+                if any(value is not None for value in self.returns[name]):
+                    raise ValueError(f"{name} has no floor or no ceiling")
+        return self
 
 
 def read_entry(path: Path) -> Entry:

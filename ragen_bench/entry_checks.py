@@ -17,6 +17,7 @@ from ragen_bench.sealing import sealed_plans
 from ragen_bench.submission import entry_of, sha256_of_file
 from ragen_bench.verifying import verify
 
+_MOST_BYTES = 16 << 20
 _CLOSE = 1e-6
 """Relative: how far the same number may differ between machines."""
 
@@ -32,26 +33,49 @@ class Report:
     """Entries of other versions of the board, which are read and no more."""
     unverified: int
     """Entries whose bundle is not here."""
+    confirmed: tuple[Path, ...] = ()
+    """Entries without a fault."""
 
 
-def check_board(board: Board, folder: Path | None = None) -> Report:
+def check_board(
+    board: Board,
+    folder: Path | None = None,
+    *,
+    kept: Mapping[str, str] | None = None,
+    bundles: Path | None = None,
+    salt: str | None = None,
+) -> Report:
     """Return what is wrong with the entries of a board, a line each.
+
+    An entry needs its bundle, or a keeper's word that it was confirmed with it.
 
     Args:
         board: The board.
         folder: Holds its entries; by default those that ship with the project.
+        kept: ``BOARD/FILE`` to the SHA-256 of an entry that a keeper confirmed.
+        bundles: A folder of further bundles.
+        salt: Of the board's seal, for its keepers.
     """
     folder = shipped_folder(board.name) if folder is None else folder
+    kept = {} if kept is None else kept
     faults: list[str] = []
     entries: dict[Path, Entry] = {}
     for path in sorted(folder.glob("*.json")):
+        if path.is_symlink() or not path.is_file():
+            faults.append(f"{path.name}: is no plain file")
+            continue
+        if path.stat().st_size > _MOST_BYTES:
+            faults.append(f"{path.name}: has more than {_MOST_BYTES} bytes")
+            continue
         try:
             entries[path] = read_entry(path)
         except RagenError as error:
             faults.append(f"{path.name}: {error}")
     faults += _strangers(folder)
     faults += _names(entries)
+    faults += _copies(entries)
     counts = {"verified": 0, "outdated": 0, "unverified": 0}
+    confirmed: list[Path] = []
     for path, entry in entries.items():
         if entry.board != board.name:
             faults.append(
@@ -60,22 +84,50 @@ def check_board(board: Board, folder: Path | None = None) -> Report:
             )
         elif is_outdated(entry, board):
             counts["outdated"] += 1
+            faults += [f"{path.name}: {fault}" for fault in _of_numbers(entry)]
         else:
             found = [*_of_board(entry, board), *_of_numbers(entry)]
-            bundle = path.with_name(entry.bundle)
-            if bundle.is_file() and not found:
+            is_kept = kept.get(f"{board.name}/{path.name}") == sha256_of_file(path)
+            bundle = None if found else _bundle_of(entry, path, bundles)
+            if bundle is not None:
                 counts["verified"] += 1
-                found += _of_bundle(entry, bundle, board)
+                found += _of_bundle(entry, bundle, board, path.parent, salt)
             else:
                 counts["unverified"] += 1
+                if not is_kept and not found:
+                    found.append(
+                        f"{entry.bundle} is not here, and no keeper has confirmed this "
+                        "file with it; put the bundle beside it"
+                    )
+            claims = entry.status == "sealed" and entry.sealed is not None
+            if claims and not (is_kept or salt):
+                found.append("only the board's keepers may give the status sealed")
             faults += [f"{path.name}: {fault}" for fault in found]
-    return Report(faults=tuple(faults), **counts)
+            if not found:
+                confirmed.append(path)
+    return Report(faults=tuple(faults), confirmed=tuple(confirmed), **counts)
+
+
+def _bundle_of(entry: Entry, path: Path, bundles: Path | None) -> Path | None:
+    """Return where the bundle of an entry lies, None if it is nowhere."""
+    places = [path.parent] + ([bundles] if bundles else [])
+    found = (place / entry.bundle for place in places)
+    return next((bundle for bundle in found if bundle.is_file()), None)
+
+
+def _copies(entries: Mapping[Path, Entry]) -> Iterator[str]:
+    """Yield which entries have the very episodes of another one."""
+    taken: dict[str, Path] = {}
+    for path, entry in entries.items():
+        other = taken.setdefault(entry.episodes_sha256, path)
+        if other != path:
+            yield f"{path.name}: has the episodes of {other.name}; remove one"
 
 
 def is_outdated(entry: Entry, board: Board) -> bool:
     """Return whether an entry is of an older version, or of a seal that is gone."""
     commitment = board.seal.commitment if board.seal else None
-    return entry.board_version < board.version or (
+    return 0 < entry.board_version < board.version or (
         entry.sealed not in (None, commitment)
     )
 
@@ -117,6 +169,10 @@ def _of_board(entry: Entry, board: Board) -> Iterator[str]:
         )
     if entry.bundle != f"{entry.meta.name}.zip":
         yield f"names the bundle {entry.bundle!r}, but must name {entry.meta.name}.zip"
+    if entry.settings["repeats"] != board.repeats:
+        yield (
+            f"has {entry.settings['repeats']} repeats, but the board {board.repeats}"
+        )
     if not entry.summary.rankable:
         yield f"is not rankable: {'; '.join(entry.summary.unrankable_because)}"
     if entry.status == "sealed" and entry.sealed is None:
@@ -173,9 +229,14 @@ def _of_numbers(entry: Entry) -> Iterator[str]:
             yield f"score is {entry.summary.score.mean}, but its cells give {total}"
 
 
-def _of_bundle(entry: Entry, bundle: Path, board: Board) -> Iterator[str]:
+def _of_bundle(
+    entry: Entry, bundle: Path, board: Board, folder: Path, secret: str | None
+) -> Iterator[str]:
     """Yield what a replay of the bundle tells against the entry."""
-    salt = board.seal.salt if board.seal else None
+    salt = None
+    if entry.sealed is not None:
+        told = board.seal.salt if board.seal else None
+        salt = told or (secret if bundle.parent != folder else None)
     if entry.sealed is not None and salt is None:
         yield (
             f"{bundle.name} shows sealed seeds; take it away until the salt is revealed"

@@ -157,6 +157,12 @@ def resolve(settings: Settings, *, load_model: bool = True) -> Plan:
     """
     _refuse_half_characters(settings)
     board = load(settings.board) if settings.board else None
+    if board is not None and board.seal is None and settings.salt:
+        raise InvalidSpec(
+            f"board {board.name!r} has no seal, so that a salt would only move its "
+            "noise and make the run unrankable; leave --salt out, or give --board the "
+            "file that has the seal"
+        )
     cells = _cells(settings, board)
     commitment = board.seal.commitment if board and board.seal else None
     sealed = commitment if settings.salt else None

@@ -122,10 +122,12 @@ def opening_line(tally: Tally, folder: RunFolder) -> str:
     left = tally.planned - tally.finished
     if not left:
         return f"{folder.path} is complete: nothing to play"
-    return (
+    line = (
         f"{folder.path}: {tally.planned} planned, {tally.finished} finished before, "
         f"{left} to play"
     )
+    breaches = folder.record.config.breaches
+    return f"{line}; not to be ranked: {'; '.join(breaches)}" if breaches else line
 
 
 class PlainProgress(Watch):

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ragen_bench.records import RunRecord
@@ -18,12 +19,20 @@ HIDDEN = "[hidden]"
 _SECRET_NAME = re.compile(
     r"(^|[_.-])(api[_-]?keys?|authorization|bearer|cookie|credentials?|headers?|"
     r"pass(word|wd|phrase)?|private[_-]?key|secrets?|"
-    r"((access|api|auth|bearer|hf|id|refresh|session)_?)token)$|^(key|token)$",
+    r"auth|pwd|sig(nature)?|"
+    r"(access|account|anthropic|openai|secret|service|subscription)[_-]?key|"
+    r"((access|api|auth|bearer|hf|id|refresh|session|user)_?)token)$|^(key|token)$",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 8
 """Characters; a shorter value of a variable may be any word of a reply."""
+KEYS = re.compile(
+    r"\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|"
+    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*|"
+    r"AKIA[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|xox[abp]-[A-Za-z0-9-]{10,})"
+)
+"""Keys of well-known providers, and signed tokens."""
 _SHAPES = (
     # User and password of an address.
     (re.compile(r"(?<=://)[^/@\s'\"]+@"), f"{HIDDEN}@"),
@@ -35,18 +44,22 @@ _SHAPES = (
         ),
         rf"\1={HIDDEN}",
     ),
+    (
+        re.compile(
+            r"(?i)\b((?:[a-z]+[_-])?(?:api[_-]?key|password|passwd|pwd|secret|sig))"
+            r"(=|:\s*)[^&\s'\",]+"
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     # Keys of well-known providers.
     (
-        re.compile(
-            r"\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|"
-            r"AKIA[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|xox[abp]-[A-Za-z0-9-]{10,})"
-        ),
+        KEYS,
         HIDDEN,
     ),
 )
 _PATH = re.compile(
-    r"(?P<before>^|[:=,])(?P<path>(?:~[^/\\]*|[A-Za-z]:|)[/\\](?![/\\])[^\n:=,]*)"
+    r"(?P<before>^|file://|[\s'\"@:=,])(?P<path>(?:~[^/\\]*|[A-Za-z]:|)[/\\](?![/\\])[^\n:=,]*)"
 )
 
 
@@ -58,7 +71,15 @@ def secrets_here() -> tuple[str, ...]:
         if _VARIABLE.search(name) and len(value.strip()) >= _SHORTEST
     }
     # A path is where a key lies, not the key.
-    return tuple(sorted(v for v in found if not re.match(r"[~/.]|[A-Za-z]:\\", v)))
+    return tuple(sorted(v for v in found if not _is_place(v)))
+
+
+def _is_place(value: str) -> bool:
+    """Return whether a value leads to a file or folder of this machine."""
+    try:
+        return Path(value).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def redact_run(run: RunRecord) -> RunRecord:
@@ -119,7 +140,11 @@ def redact_command(command: str | None) -> str | None:
         elif shown and _SECRET_NAME.search(shown[-1].lstrip("-")):
             word = HIDDEN
         elif equals:
-            word = f"{key}={redact(value)}"
+            inner, more, rest = value.partition("=")
+            if more and key.startswith("--") and _SECRET_NAME.search(inner):
+                word = f"{key}={inner}={HIDDEN if rest else ''}"
+            else:
+                word = f"{key}={redact(value)}"
         shown.append(redact(word))
     return shlex.join(shown)
 

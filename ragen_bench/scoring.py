@@ -43,7 +43,8 @@ from ragen_bench.records import (
 from ragen_bench.run_folder import read_episodes, read_run
 
 MAX_UNSCORED = 0.01
-"""The greatest share of episodes that nobody played in a run that is ranked."""
+"""The greatest share of episodes that nobody played in a run that is ranked: of all
+episodes, and of those of each cell."""
 
 
 def score(folder: str | Path) -> Summary:
@@ -93,7 +94,7 @@ def summarise(
             for item in items
         ]
     )
-    reasons = _faults(config, planned, owed, outcomes, total)
+    reasons = _faults(config, cells.values(), total)
     tokens = sum((cell.tokens for cell in cells.values()), Tokens())
     return Summary(
         board=config.board,
@@ -161,25 +162,32 @@ def _env_passes(cells: Sequence[Mapping[int, Estimate]]) -> dict[int, Interval]:
 
 
 def _faults(
-    config: RunConfig,
-    planned: int,
-    owed: int,
-    outcomes: Mapping[str, int],
-    total: Interval,
+    config: RunConfig, cells: Iterable[Cell], total: Interval
 ) -> tuple[str, ...]:
     """Return why a run cannot be ranked."""
     reasons = []
+    counts = {
+        cell.name: (cell.planned, sum(cell.outcomes[name] for name in UNSCORED))
+        for cell in cells
+    }
+    planned = sum(count for count, _ in counts.values())
+    owed = planned - sum(cell.outcomes.total() for cell in cells)
     if config.board is None:
         reasons.append("no board")
     reasons.extend(config.breaches)
     if owed:
         reasons.append(f"{owed} of {planned} episodes owed")
-    lost = sum(outcomes[name] for name in UNSCORED)
-    if lost > MAX_UNSCORED * planned:
-        reasons.append(
-            f"{100 * lost / planned:.3g} % of episodes were nobody's play "
-            f"(provider_error, timeout); at most {100 * MAX_UNSCORED:g} % may be"
-        )
+    lost_of_all = sum(lost for _, lost in counts.values())
+    if len(counts) == 1:
+        counts.clear()
+    counts["episodes"] = planned, lost_of_all
+    for name, (count, lost) in reversed(counts.items()):
+        # What is lost in one cell alone could be chosen to lift the score.
+        if lost > MAX_UNSCORED * count:
+            reasons.append(
+                f"{100 * lost / count:.3g} % of {name} were nobody's play "
+                f"(provider_error, timeout); at most {100 * MAX_UNSCORED:g} % may be"
+            )
     if total.mean is None and not owed:
         reasons.append("no score: a cell has no episode that counts, or no room")
     return tuple(reasons)

@@ -27,7 +27,7 @@ from ragen_bench.entries import (
 )
 from ragen_bench.errors import InvalidSpec, RecordError, RunIncomplete
 from ragen_bench.records import CellPlan, Record, RunConfig
-from ragen_bench.redaction import redact_run, secrets_here
+from ragen_bench.redaction import KEYS, redact_run, secrets_here
 from ragen_bench.run_folder import EPISODES, read_episodes, read_run, write_json
 from ragen_bench.scoring import summarise
 from ragen_bench.sealing import sealed_plans
@@ -250,6 +250,11 @@ def _without_secrets(episodes: IO[bytes]) -> Iterator[bytes]:
                 f"{EPISODES} line {number} holds the value of an environment variable "
                 "that is named like a secret; look at it, and play the run again "
                 "without that variable if it is one"
+            )
+        if KEYS.search(line.decode("utf-8", "replace")):
+            raise InvalidSpec(
+                f"{EPISODES} line {number} holds what looks like a provider's key; "
+                "look at it, and play the run again without it"
             )
         if line.endswith(b"\n"):
             yield line

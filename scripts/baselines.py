@@ -135,7 +135,8 @@ def build(baseline: Baseline, runs: Path, entries: Path) -> bool:
         print(f"{baseline.name}: {obstacle.message}")
     if found:
         return False
-    bundle = runs / f"{baseline.name}.zip"
+    bundle = runs / baseline.board / f"{baseline.name}.zip"
+    bundle.parent.mkdir(parents=True, exist_ok=True)
     made = submit(folder, board, bundle, baseline.meta)
     for fault in (*made.faults, *made.warnings):
         print(f"{baseline.name}: {fault}")

@@ -249,7 +249,7 @@ def test_a_run_of_the_board_breaches_nothing():
         ({"env_args": {"strict": True}}, "env_args is {'strict': True}"),
         ({"cells": board(BoardCell(env_id=CELL, level=1, seeds=2)).plans()}, "seeds"),
         ({"prompt": "compact"}, "prompt is 'compact', but must be full"),
-        ({"salt": "x"}, "salt is 'x', but must be ''"),
+        ({"salt": "x"}, "a salt moves the noise, but a board's noise is fixed"),
         ({"sealed": "0" * 64}, f"sealed is '{'0' * 64}', but must be None"),
         ({"shots": 3}, "shots is 3, but may be at most 2"),
         ({"agent_class": "human"}, "class is 'human', but must be llm"),

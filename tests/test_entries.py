@@ -17,11 +17,11 @@ from ragen_bench import board as boards
 from ragen_bench import listing
 from ragen_bench.board import load
 from ragen_bench.cli import cli
-from ragen_bench.entries import Entry, entries_of, read_entry, shipped_folder
+from ragen_bench.entries import Entry, Meta, entries_of, read_entry, shipped_folder
 from ragen_bench.entry_checks import check_board
 from ragen_bench.errors import RecordError
 from ragen_bench.run_folder import write_json
-from ragen_bench.submission import submit
+from ragen_bench.submission import sha256_of_file, submit
 
 ROOT = Path(__file__).parent.parent
 
@@ -135,9 +135,74 @@ def test_ls_boards_shows_entries_and_the_seal(folder: Path, monkeypatch, tmp_pat
 def test_a_sound_folder_has_no_fault(folder: Path):
     report = check_board(small(), folder)
     assert (report.faults, report.verified, report.unverified) == ((), 1, 0)
-    (folder / "mine.zip").unlink()
-    report = check_board(small(), folder)
+    assert report.confirmed == (folder / "mine.json",)
+
+
+def test_an_entry_needs_its_bundle_or_a_keepers_word(folder: Path, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("large")
+    (folder / "mine.zip").rename(elsewhere / "mine.zip")
+    (fault,) = check_board(small(), folder).faults
+    assert "no keeper has confirmed this file" in fault
+    report = check_board(small(), folder, bundles=elsewhere)
+    assert (report.faults, report.verified) == ((), 1)
+    kept = {"small/mine.json": sha256_of_file(folder / "mine.json")}
+    report = check_board(small(), folder, kept=kept)
     assert (report.faults, report.verified, report.unverified) == ((), 0, 1)
+    # A keeper confirmed those bytes and no others.
+    held = json.loads((folder / "mine.json").read_text())
+    held["summary"]["score"]["high"] = 1.0
+    (folder / "mine.json").write_text(json.dumps(held))
+    (fault,) = check_board(small(), folder, kept=kept).faults
+    assert "no keeper has confirmed this file" in fault
+
+
+def test_the_episodes_of_another_entry_are_refused(folder: Path):
+    write(folder, "thief", read_entry(folder / "mine.json"))
+    assert any(
+        "thief.json: has the episodes of mine.json" in fault
+        for fault in check_board(small(), folder).faults
+    )
+
+
+@pytest.mark.parametrize("bundle", ["../mine.zip", "", "/etc/passwd", "a/b.zip"])
+def test_a_bundle_elsewhere_is_a_fault_and_not_opened(folder: Path, bundle: str):
+    (fault,) = edited(folder, bundle=bundle)
+    assert f"names the bundle {bundle!r}" in fault
+
+
+def test_a_link_is_not_followed(folder: Path):
+    (folder / "endless.json").symlink_to("/dev/zero")
+    faults = check_board(small(), folder).faults
+    assert "endless.json: is no plain file" in faults
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "hint"),
+    [
+        (("settings", "repeats"), 0, "repeats is 0"),
+        (("settings", "repeats"), "x", "repeats is 'x'"),
+        (("settings", "repeats"), 2, "has 2 repeats, but the board 1"),
+        (("summary", "cells"), {}, "have different cells"),
+        (("summary", "cells", "ragen/Sokoban-v0:1", "floor"), None, "has no floor"),
+    ],
+)
+def test_an_entry_that_nothing_can_be_made_of_is_refused(
+    folder: Path, place: tuple[str, ...], value: object, hint: str
+):
+    held = json.loads((folder / "mine.json").read_text())
+    inner = held
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (folder / "mine.json").write_text(json.dumps(held))
+    assert any(hint in fault for fault in check_board(small(), folder).faults)
+
+
+@pytest.mark.parametrize("text", ["GPT\u202e5", "a\u200bb", "a\nb"])
+def test_names_that_look_like_others_are_refused(text: str):
+    for name in ("model", "organisation", "licence"):
+        with pytest.raises(ValueError, match="printable"):
+            Meta.model_validate({**META.model_dump(by_alias=True), name: text})
 
 
 def test_an_outdated_entry_is_counted_and_not_checked(folder: Path):
@@ -220,17 +285,31 @@ def test_sealed_seeds_must_not_be_shown_before_the_salt(tmp_path: Path):
     run = play(tmp_path, held, salt=SALT)
     home = tmp_path / "entries"
     submit(run, held, home / "mine.zip", META, salt=SALT)
-    (fault,) = check_board(held, home).faults
+    (fault, claim) = check_board(held, home).faults
     assert "take it away until the salt is revealed" in fault
+    assert "only the board's keepers" in claim
     bundle = (home / "mine.zip").read_bytes()
     (home / "mine.zip").unlink()
-    assert check_board(held, home).faults == ()
+    kept = {"small/mine.json": sha256_of_file(home / "mine.json")}
+    assert check_board(held, home, kept=kept).faults == ()
+    # Without the keepers' word it is anybody's claim.
+    (missing, claim) = check_board(held, home).faults
+    assert "no keeper has confirmed" in missing
+    assert "only the board's keepers" in claim
     opened = held.model_copy(
         update={"seal": held.seal.model_copy(update={"salt": SALT})}
     )
     (home / "mine.zip").write_bytes(bundle)
-    report = check_board(opened, home)
+    (claim,) = check_board(opened, home).faults
+    assert "only the board's keepers" in claim
+    report = check_board(opened, home, kept=kept)
     assert (report.faults, report.verified) == ((), 1)
+    # Those of the open seeds stay what they are.
+    (tmp_path / "open").mkdir()
+    mine = play(tmp_path / "open", held)
+    submit(mine, held, home / "open.zip", META.model_copy(update={"name": "open"}))
+    report = check_board(opened, home, kept=kept)
+    assert (report.faults, report.verified) == ((), 2)
 
 
 # The script -----------------------------------------------------------------------
@@ -287,10 +366,10 @@ def test_a_baseline_is_played_verified_and_shipped(baselines, tmp_path, capsys):
 
 
 def test_a_baseline_that_cannot_be_entered_is_told(baselines, tmp_path, capsys):
-    settings = {"agent": "null", "salt": "x"}
+    settings = {"agent": "null", "repeats": 2}
     one = baselines["Baseline"](name="null", board="smoke", settings=settings)
     assert not baselines["build"](one, tmp_path / "runs", tmp_path / "entries")
-    assert "null: salt is 'x'" in capsys.readouterr().out
+    assert "null: repeats is 2" in capsys.readouterr().out
     assert not (tmp_path / "entries").exists()
 
 

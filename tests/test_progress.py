@@ -222,6 +222,18 @@ def test_the_observer_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(choose(quiet=False, stream=Screen())) is PlainProgress
 
 
+def test_it_is_told_at_once_that_a_run_will_not_be_ranked(tmp_path: Path) -> None:
+    shown: list[str] = []
+    rb.run(
+        "smoke",
+        agent="null",
+        repeats=2,
+        out=tmp_path / "out",
+        observer=Commentary(shown.append),
+    )
+    assert "not to be ranked: repeats is 2, but must be 1" in shown[0]
+
+
 def test_a_person_is_told_how_each_episode_ended(tmp_path: Path) -> None:
     shown: list[str] = []
     run(tmp_path / "out", Commentary(shown.append), seeds=2)

@@ -314,6 +314,21 @@ def test_more_than_one_percent_of_faults_cannot_be_ranked(faults, rankable):
         )
 
 
+@pytest.mark.parametrize(("faults", "rankable"), [(1, True), (2, False)])
+def test_faults_cannot_gather_in_one_cell(faults, rankable):
+    """What may be lost of a run must not be chosen from its worst cell."""
+    played = [lost(i, "timeout", env_id=ARMS) for i in range(faults)]
+    played += [episode(i, env_id=ARMS) for i in range(faults, 100)]
+    played += [episode(i) for i in range(100)]
+    found = summarise(config((GRID, 1), (ARMS, 1), seeds=100), played)
+    assert found.rankable == rankable
+    if not rankable:
+        assert found.unrankable_because == (
+            "2 % of ns/Arms-v0:1 were nobody's play (provider_error, timeout); "
+            "at most 1 % may be",
+        )
+
+
 def test_a_cell_without_room_between_floor_and_ceiling_has_no_score():
     played = [episode(i, None, floor=1.0, **{"return": 1.0}) for i in range(4)]
     found = summarise(config((GRID, 1)), played)

@@ -331,10 +331,13 @@ def test_without_a_salt_a_sealed_board_plays_its_open_seeds(file: Path, here: Pa
     assert (config.sealed, config.cells) == (None, board().plans())
 
 
-def test_a_salt_on_a_board_without_a_seal_makes_a_run_unrankable(file: Path, here):
-    result = play("--salt", "kinder noise")
-    assert result.exit_code == 4
-    assert "salt is 'kinder noise', but must be ''" in result.stdout
+def test_a_salt_on_a_board_without_a_seal_is_refused_and_not_shown(file: Path, here):
+    for more in ((), ("--dry-run",)):
+        result = play("--salt", "kinder noise", *more)
+        assert result.exit_code == 2
+        assert "board 'mine' has no seal" in result.stderr
+        assert "kinder" not in result.output
+    assert not (here / "walk").exists()
 
 
 def test_sealed_cells_are_compared_where_the_salt_is_known():

@@ -222,10 +222,53 @@ def test_a_secret_of_this_machine_in_an_episode_is_refused(here, run, monkeypatc
         ("org/model", "org/model"),
         ("max_tokens=128", "max_tokens=128"),
         ("/no_think", "/no_think"),
+        ("api_key=12345", f"api_key={HIDDEN}"),
+        ("api-key: abc", f"api-key: {HIDDEN}"),
+        ("https://host/x?sig=abc&v=1", f"https://host/x?sig={HIDDEN}&v=1"),
+        ("eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0", HIDDEN),
+        ("file:///home/me/data/x", "file://x"),
+        ("loaded from /home/me/x", "loaded from x"),
+        ("@/home/me/salt", "@salt"),
     ],
 )
 def test_texts_keep_what_is_no_secret(text, shown):
     assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["access_key", "openai_key", "subscription-key", "user_token", "auth", "db.pwd"],
+)
+def test_values_are_hidden_by_what_they_are_called(name):
+    for value in ("abc", ["user", "word"], {"a": 1}):
+        assert redact({name: value}) == {name: HIDDEN}
+    assert redact({"pad_token": "<pad>"}) == {"pad_token": "<pad>"}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--model-arg=password=abc,defsecret", "--model-arg=api_key=12345678"],
+)
+def test_a_pair_within_an_option_is_hidden_whole(word):
+    assert HIDDEN in redact_command(f"ragen-bench run {word}")
+    assert "secret" not in redact_command(f"ragen-bench run {word}")
+    assert "1234" not in redact_command(f"ragen-bench run {word}")
+
+
+def test_a_secret_that_begins_like_a_path_is_one(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "/wJalrXUtnFEMI/K7MDENG")
+    assert redact("x /wJalrXUtnFEMI/K7MDENG") == f"x {HIDDEN}"
+
+
+def test_a_providers_key_in_an_episode_is_refused(here, run):
+    path = run / "episodes.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    episode = json.loads(first)
+    episode["turns"][0]["details"] = {"note": "sk-abcdefghijklmnopqrstuv"}
+    path.write_text(f"{json.dumps(episode)}\n{rest}")
+    with pytest.raises(InvalidSpec, match="line 1 holds what looks like") as raised:
+        submit(run, small(), here / "mine.zip", META)
+    assert "sk-abc" not in str(raised.value)
 
 
 def test_a_command_keeps_its_options():
@@ -257,7 +300,7 @@ def test_every_obstacle_is_told_at_once(run):
         "incomplete",
     ]
     told = " ".join(obstacle.message for obstacle in found)
-    assert "salt is 'x'" in told and "prompt is 'compact'" in told
+    assert "a salt moves the noise" in told and "prompt is 'compact'" in told
     assert "2 of 11 episodes owed; the command that began the run goes on" in told
 
 

@@ -227,6 +227,8 @@ def test_an_entry_is_compared_with_its_bundle(
         ("entry_mismatch", ("meta", "model"), "another model"),
         ("entry_mismatch", ("settings", "temperature"), 1.0),
         ("entry_mismatch", ("board_version",), 7),
+        ("entry_mismatch", ("status",), "sealed"),
+        ("entry_mismatch", ("warnings",), ["solver_like  run.json: no"]),
         ("hash_mismatch", ("bundle_sha256",), "0" * 64),
         ("hash_mismatch", ("episodes_sha256",), "0" * 64),
         ("path_escape", ("bundle",), "../run.zip"),

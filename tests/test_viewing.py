@@ -396,6 +396,18 @@ class TestCommand:
         facts = json.loads(done.output)
         assert facts["runs"] == 4 and facts["episodes"] == 4 * 48
 
+    def test_a_damaged_bundle_is_refused_in_one_line(self, made, tmp_path):
+        whole = (made["entries"] / "smoke/by-oracle.zip").read_bytes()
+        middle = len(whole) // 2
+        damaged = tmp_path / "damaged.zip"
+        damaged.write_bytes(
+            whole[:middle]
+            + bytes(b ^ 255 for b in whole[middle : middle + 40])
+            + whole[middle + 40 :]
+        )
+        done = CliRunner().invoke(cli, ["view", str(damaged), "--out", str(tmp_path)])
+        assert done.exit_code == 2 and "damaged.zip" in done.output
+
     @pytest.mark.parametrize("kind", ["none", "entries"])
     def test_what_is_no_run_is_refused_with_the_way_out(self, made, tmp_path, kind):
         out = str(tmp_path / "site")

@@ -91,6 +91,9 @@ def compare_entry(
     real |= {"board": config["board"], "board_version": config["board_version"]}
     real["sealed"] = config["sealed"]
     real["meta"] = checked.meta.model_dump(mode="json") if checked.meta else None
+    real["warnings"] = [str(warning) for warning in checked.warnings]
+    if entry.status == "sealed" and config["sealed"] is None:
+        real["status"] = "replayed"
     told = entry.model_dump(mode="json")
     for where, one, other in _differences({n: told[n] for n in real}, real, ""):
         message = f"{shown(where)} is {shown(one)}, but the bundle has {shown(other)}"

@@ -75,7 +75,7 @@ class Player:
             program=self._agent is not None and not self._chat,
             seconds=None if began is None else (now - began).total_seconds() + 86400,
         )
-        told = config.agent_class in ("llm", "trained")
+        told = config.agent_class != "solver"
         self._ties = Ties(planned) if told else None
         if self._agent is None:
             message = f"prompts of {shown(config.agent)} cannot be rebuilt"

@@ -172,6 +172,8 @@ def _check_names(config: RunConfig, faults: Faults) -> None:
     model = config.model
     if model is not None and (len(model) > 500 or not model.isprintable()):
         faults.add("bad_name", "run.json", f"model is {shown(model)!r}")
+    if agent.startswith("ragen_bench."):
+        faults.add("bad_name", "run.json", f"agent is {shown(agent)!r}: use its name")
     own = own_agent(agent)
     if own is not None:
         kind = "solver" if own.privileged else own.agent_class

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,7 @@ _BUNDLE = ".zip"
 _MAX_RUN = 64 * 2**20
 """Bytes of a bundle's ``run.json``."""
 _MAX_EPISODES = 8 * 2**30
-_MAX_LINE = 256 * 2**20
+_MAX_LINE = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,13 @@ def _members(path: Path) -> Iterator[zipfile.ZipFile]:
                     "else; verify says more"
                 )
             yield archive
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        NotImplementedError,
+    ) as error:
         raise RecordError(f"bundle {str(path)!r} cannot be read: {error}") from error
     except RuntimeError as error:  # an encrypted member
         raise RecordError(f"bundle {str(path)!r} cannot be read: {error}") from error
