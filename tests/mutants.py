@@ -513,8 +513,8 @@ MUTANTS = (
     fault(
         "a reply is tidied before it goes back",
         "chat",
-        "content=completion.text,",
-        "content=completion.text.strip(),",
+        "content=whole(completion.text),",
+        "content=whole(completion.text).strip(),",
         "tokens::TestRetokenisation::"
         "test_a_reply_around_an_answer_is_kept_as_it_was_emitted",
     ),

@@ -258,11 +258,14 @@ class TestEvaluation:
     def test_it_does_not_move_the_training(self) -> None:
         found = []
         for looks in (False, True):
-            made = built(eval_seeds=1)
-            for _ in range(2):
+            made = built(eval_seeds=4)
+            for _ in range(3):
                 pay(made, *UNEVEN)
                 made.iterate()
                 if looks:
+                    version = made.policy.version
                     assert made.evaluate()["dev_return"] is not None
+                    # What it cached is forgotten with a sync.
+                    assert made.policy.version > version
             found.append(weights(made))
         assert torch.equal(*found)
