@@ -5,10 +5,11 @@ wrote about themselves is in `Meta` and nowhere else.
 """
 
 import dataclasses
+import hashlib
 import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import IO, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
@@ -22,11 +23,17 @@ META_MEMBER = "meta.json"
 MEMBERS = (RUN_MEMBER, EPISODES_MEMBER, META_MEMBER)
 """All that a bundle holds: a zip archive of these files, at its top."""
 
+SETTINGS: tuple[str, ...]
+SETTINGS = ("prompt", "shots", "context", "temperature", "top_p", "max_tokens")
+SETTINGS += ("agent_args", "model_args", "repeats")
+"""What an entry tells of a run's configuration, beside who played."""
+
 Status: TypeAlias = Literal["replayed", "sealed"]
 """``replayed``: the moves give the scores, whoever made them.  ``sealed``: the board's
 keepers ran the agent themselves, on seeds that nobody else knew."""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+_CHUNK = 1 << 20
 _HEX = r"^[0-9a-f]{64}$"
 
 
@@ -118,6 +125,14 @@ class Entry(Record):
                 if any(value is not None for value in self.returns[name]):
                     raise ValueError(f"{name} has no floor or no ceiling")
         return self
+
+
+def sha256_of_stream(file: IO[bytes]) -> str:
+    """Return the SHA-256 of all that is left to read, as hex digits."""
+    found = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        found.update(chunk)
+    return found.hexdigest()
 
 
 def read_entry(path: Path) -> Entry:

@@ -63,6 +63,15 @@ def reference(env: TextEnv) -> Reference:
     )
 
 
+def outcome_of(env: TextEnv) -> Outcome:
+    """Return the bucket of an episode that ran to its end."""
+    if env.core.success:
+        return "solved"
+    if env.truncated:
+        return "turn_limit"
+    return "finished" if env.core.success is None else "failed"
+
+
 def noise_rep(rep: int, salt: str) -> int:
     """Return what `TextEnv.reset` is given as ``rep``: salt moves the noise."""
     return child_seed(rep, "salt", salt) if salt else rep
@@ -149,7 +158,7 @@ async def play(
             outcome, error = "timeout", f"took more than {timeout} s"
         else:
             outcome, error = "agent_error", _describe(fault)
-    return game.record(key, known, task, outcome or game.outcome(), error), known
+    return game.record(key, known, task, outcome or outcome_of(env), error), known
 
 
 def _is_cancelled() -> bool:
@@ -219,14 +228,6 @@ class _Game:
         self.observation = after
         self.info = info
         self.playing = not (terminated or truncated)
-
-    def outcome(self) -> Outcome:
-        """Return the bucket of an episode that ran to its end."""
-        if self.env.core.success:
-            return "solved"
-        if self.env.truncated:
-            return "turn_limit"
-        return "finished" if self.env.core.success is None else "failed"
 
     def record(
         self,

@@ -7,7 +7,6 @@ alone.  Every number of the entry comes from a replay of the bundle.
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -21,9 +20,11 @@ from ragen_bench.entries import (
     EPISODES_MEMBER,
     META_MEMBER,
     RUN_MEMBER,
+    SETTINGS,
     Entry,
     Meta,
     Status,
+    sha256_of_stream,
 )
 from ragen_bench.errors import InvalidSpec, RecordError, RunIncomplete
 from ragen_bench.records import CellPlan, Record, RunConfig
@@ -33,15 +34,8 @@ from ragen_bench.scoring import summarise
 from ragen_bench.sealing import sealed_plans
 from ragen_bench.verifying import Fault, Verification, verify
 
-_CHUNK = 1 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
-_SETTINGS = frozenset(
-    {"prompt", "shots", "context", "temperature", "top_p", "max_tokens"}
-    | {"agent_args", "model_args", "repeats"}
-)
-"""What an entry tells of a run's configuration, beside who played."""
-
 Kind: TypeAlias = Literal["wrong", "incomplete", "unrankable"]
 
 
@@ -281,9 +275,9 @@ def entry_of(
     if meta is None:
         raise RecordError(f"bundle {str(bundle)!r} has no {META_MEMBER}")
     config = run.config.model_dump(mode="json")
-    settings = {name: config[name] for name in sorted(_SETTINGS)}
+    settings = {name: config[name] for name in sorted(SETTINGS)}
     with zipfile.ZipFile(bundle) as archive, archive.open(EPISODES_MEMBER) as member:
-        episodes_sha256 = _sha256(member)
+        episodes_sha256 = sha256_of_stream(member)
     return Entry(
         board=board.name,
         board_version=board.version,
@@ -315,11 +309,4 @@ def _tuples(by_cell: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file, as hex digits."""
     with open(path, "rb") as file:
-        return _sha256(file)
-
-
-def _sha256(file: IO[bytes]) -> str:
-    found = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        found.update(chunk)
-    return found.hexdigest()
+        return sha256_of_stream(file)

@@ -1,24 +1,19 @@
 """What somebody says about a run, compared with what the replay gives."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from ragen_bench.entries import Entry
+from ragen_bench.entries import SETTINGS, Entry
 from ragen_bench.records import Summary
 from ragen_bench.verifying.faults import Faults, Refusal, shown
 from ragen_bench.verifying.plain_files import open_plain
 from ragen_bench.verifying.strict_json import read
 
 _MAX_ENTRY = 16 << 20
-_CHUNK = 1 << 20
 _NEAR = 1e-9
 _OF_RUN = ("versions", "commit", "command", "started", "model_facts", "prompt_sha256")
-_OF_CONFIG: tuple[str, ...]
-_OF_CONFIG = ("prompt", "shots", "context", "temperature", "top_p", "max_tokens")
-_OF_CONFIG += ("agent_args", "model_args", "repeats")
 
 
 def read_entry(path: Path) -> Entry:
@@ -38,15 +33,6 @@ def read_entry(path: Path) -> Entry:
         message = f"bundle is {shown(name)!r}, but must be the name of a zip beside it"
         raise Refusal("path_escape", path.name, message)
     return entry
-
-
-def sha256_of_file(file: BinaryIO) -> str:
-    """Return the SHA-256 of a file, which is then at its beginning again."""
-    found = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        found.update(chunk)
-    file.seek(0)
-    return found.hexdigest()
 
 
 def compare_summary(said: Summary, found: Summary, place: str, faults: Faults) -> None:
@@ -87,7 +73,7 @@ def compare_entry(
     config = checked.run.config.model_dump(mode="json")
     run = checked.run.model_dump(mode="json")
     real = {name: run[name] for name in _OF_RUN}
-    real["settings"] = {name: config[name] for name in _OF_CONFIG}
+    real["settings"] = {name: config[name] for name in SETTINGS}
     real |= {"board": config["board"], "board_version": config["board_version"]}
     real["sealed"] = config["sealed"]
     real["meta"] = checked.meta.model_dump(mode="json") if checked.meta else None

@@ -11,11 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_bench.episode import Reference, noise_rep, reference
+from ragen_bench.episode import Reference, noise_rep, outcome_of, reference
 from ragen_bench.instance_bank import Known
 from ragen_bench.records import Episode, Outcome, RunConfig, Turn
 from ragen_bench.registry import make
-from ragen_bench.symbolic import SymbolicEnv
 from ragen_bench.text_env import TextEnv
 from ragen_bench.verifying.faults import Faults, difference
 
@@ -244,16 +243,6 @@ def _compare_end(
             rule = "has no error" if said in EARLY else "has an error"
             faults.add("outcome_mismatch", place, f"outcome {said!r} {rule}")
     return outcome
-
-
-def outcome_of(env: TextEnv) -> Outcome:
-    """Return the bucket of an episode that ran to its end."""
-    core: SymbolicEnv[Any] = env.core
-    if core.success:
-        return "solved"
-    if env.truncated:
-        return "turn_limit"
-    return "finished" if core.success is None else "failed"
 
 
 def _compare_reference(

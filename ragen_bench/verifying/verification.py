@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ragen_bench.board import Board
-from ragen_bench.entries import EPISODES_MEMBER, META_MEMBER, RUN_MEMBER, Meta
+from ragen_bench.entries import (
+    EPISODES_MEMBER,
+    META_MEMBER,
+    RUN_MEMBER,
+    Meta,
+    sha256_of_stream,
+)
 from ragen_bench.records import Episode, RunRecord, Summary
 from ragen_bench.run_folder import SUMMARY
 from ragen_bench.scoring import summarise
@@ -16,7 +22,6 @@ from ragen_bench.verifying.comparing import (
     compare_entry,
     compare_summary,
     read_entry,
-    sha256_of_file,
 )
 from ragen_bench.verifying.faults import Fault, Faults, Refusal
 from ragen_bench.verifying.listed import Listed
@@ -108,7 +113,8 @@ class _Job:
             return
         entry = read_entry(path)
         with open_plain(path.with_name(entry.bundle), follow=False) as file:
-            digest = sha256_of_file(file)
+            digest = sha256_of_stream(file)
+            file.seek(0)
             if digest != entry.bundle_sha256:
                 message = f"SHA-256 is {digest}, but the entry has another"
                 self.faults.add("hash_mismatch", entry.bundle, message)
