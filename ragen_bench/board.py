@@ -1,37 +1,30 @@
 """`Board`: a frozen list of episodes plus rules, read from one TOML file each.
 
 A cell of a board plays the first seeds from 0 on, without those whose instance an
-earlier seed has shown already.  `freeze` finds these and sums the list up in a digest.
+earlier seed has shown already.  `ragen_bench.freezing` finds these and sums the list up
+in a digest.
 """
 
 import hashlib
 import hmac
 import importlib.resources
-import itertools
-import json
-import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ragen_bench.agent import AgentClass
-from ragen_bench.errors import GenerationError, InvalidSpec, UnknownName
-from ragen_bench.records import SCHEMA, CellPlan, Record, RunConfig, sha256_of
-from ragen_bench.registry import make
-from ragen_bench.symbolic import Split, SymbolicEnv
+from ragen_bench.errors import InvalidSpec, UnknownName
+from ragen_bench.records import SCHEMA, CellPlan, Record, RunConfig
+from ragen_bench.symbolic import Split
 from ragen_bench.text_env import PromptLength
 
 _FOLDER = "ragen_bench.leaderboards"
 _SUFFIX = ".toml"
-_PATIENCE = 1000
-"""Seeds in a row without a new instance, after which a cell has no more."""
-_WIDTH = 88
 SALT = r"^[!-~]{32,200}$"
 """What a salt of a seal looks like: too long to be guessed, on one line."""
-_HEAD = "# scripts/freeze_board.py fills in digest and skip."
 
 
 class BoardCell(Record):
@@ -110,7 +103,8 @@ class Board(Record):
     repeats: int = Field(1, ge=1)
     """Episodes on each seed."""
     digest: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """SHA-256 over (cell, split, seed, instance digest) of the list; see `freeze`."""
+    """SHA-256 over (cell, split, seed, instance digest) of the list; see
+    `ragen_bench.freezing`."""
     env_args: Mapping[str, Any] = Field(default_factory=dict)
     """Settings of every environment, such as a preset."""
     rules: Rules = Rules()
@@ -267,30 +261,6 @@ def _fields_at(above: Sequence[int | str]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def freeze(board: Board) -> Board:
-    """Return the board with the skipped seeds and the digest that it should have.
-
-    No instance comes twice among the cells of one environment, except where a level
-    or preset has only the same few in every split.  A seal is dropped with the digest
-    that it was made for.
-
-    Raises:
-        GenerationError: A cell has fewer different instances than seeds.
-    """
-    listed: list[Instance] = []
-    seen: dict[str, set[str]] = {}
-    cells = []
-    for cell in board.cells:
-        known = seen.setdefault(cell.env_id, set())
-        kept, skip = choose(cell, board, itertools.count(), known)
-        listed += kept
-        cells.append(cell.model_copy(update={"skip": skip}))
-    digest = sha256_of(listed)
-    seal = board.seal if digest == board.digest else None
-    facts = {"cells": tuple(cells), "digest": digest, "seal": seal}
-    return board.model_copy(update=facts)
-
-
 class Instance(NamedTuple):
     """One line of a board's list, as it enters the digest."""
 
@@ -298,84 +268,3 @@ class Instance(NamedTuple):
     split: Split
     seed: int
     digest: str
-
-
-def choose(
-    cell: BoardCell, board: Board, seeds: Iterable[int], seen: set[str]
-) -> tuple[list[Instance], tuple[int, ...]]:
-    """Return the instances that a cell plays, and the seeds that it skips.
-
-    Args:
-        cell: Its ``seeds`` is how many instances are wanted.
-        board: Says split and settings.
-        seeds: Endless; tried in this order.
-        seen: Digests of earlier instances of the environment; new ones are added.
-
-    Raises:
-        GenerationError: The cell has fewer different instances.
-    """
-    env = make(cell.env_id, level=cell.level, split=board.split, **board.env_args)
-    core: SymbolicEnv[Any] = env.core
-    name = cell.plan().cell
-    kept: list[Instance] = []
-    skip: list[int] = []
-    since = 0
-    for seed in seeds:
-        core.reset(seed=seed)
-        digest = core.instance_digest()
-        since += 1
-        if core.level_spec.split_exempt or digest not in seen:
-            seen.add(digest)
-            kept.append(Instance(name, board.split, seed, digest))
-            since = 0
-            if len(kept) == cell.seeds:
-                break
-        elif since < _PATIENCE:
-            skip.append(seed)
-        else:
-            raise GenerationError(
-                f"{name} has only {len(kept)} different instances in split "
-                f"{board.split!r}, but board {board.name!r} asks for {cell.seeds}; "
-                "lower its seeds"
-            )
-    return kept, tuple(skip)
-
-
-def to_toml(board: Board) -> str:
-    """Return the text of a board's file; `load` gives the same board."""
-    table = board.model_dump(mode="json")
-    sections = {key: table.pop(key) for key in ("env_args", "rules", "seal")}
-    cells = table.pop("cells")
-    lines = [_HEAD, *_assignments(table)]
-    for key, section in sections.items():
-        # TOML has no null: what is None is left out.
-        known = {k: v for k, v in (section or {}).items() if v is not None}
-        if known:
-            lines += ["", f"[{key}]", *_assignments(known)]
-    for cell in cells:
-        shown = {key: value for key, value in cell.items() if value != []}
-        lines += ["", "[[cells]]", *_assignments(shown)]
-    return "\n".join(lines) + "\n"
-
-
-def _assignments(table: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for key, value in table.items():
-        line = f"{key} = {_toml(value)}"
-        if len(line) > _WIDTH and isinstance(value, list):
-            items = ", ".join(map(_toml, value))
-            body = textwrap.fill(f"{items},", _WIDTH - 4, break_long_words=False)
-            line = f"{key} = [\n{textwrap.indent(body, '    ')}\n]"
-        lines.append(line)
-    return lines
-
-
-def _toml(value: Any) -> str:
-    """Return a JSON value as TOML, on one line."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    # Strings, numbers and truth values are written alike in JSON and TOML.
-    return json.dumps(value)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from ragen_bench import __version__
-from ragen_bench.cli_boards import board, submit
+from ragen_bench.cli_boards import board
 from ragen_bench.cli_compare import compare, write_report
 from ragen_bench.cli_models import doctor, plan
 from ragen_bench.cli_options import (
@@ -30,6 +30,7 @@ from ragen_bench.cli_options import (
     pairs_option,
 )
 from ragen_bench.cli_run import play, report, run
+from ragen_bench.cli_submit import submit
 from ragen_bench.cli_train import algorithms, diagnose, train
 from ragen_bench.cli_verify import verify
 from ragen_bench.cli_view import view

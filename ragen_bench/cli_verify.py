@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ragen_bench.cli_options import as_json, echo_json, examples, salt_option
+from ragen_bench.wording import counted
 
 if TYPE_CHECKING:
     from ragen_bench.verifying import Verification
@@ -78,9 +79,10 @@ def verify(
 
 def _verdict(found: "Verification") -> str:
     """Return what was found, in a few words."""
-    played = f"{found.actions} actions replayed in {found.seconds:.1f} s"
+    actions = counted(found.actions, "action")
+    played = f"{actions} replayed in {found.seconds:.1f} s"
     if found.faults:
-        return f"{len(found.faults)} faults; {played}"
+        return f"{counted(len(found.faults), 'fault')}; {played}"
     board = f"board {found.board}" if found.board else "no board"
     mean = found.summary.score.mean if found.summary else None
     score = "unknown" if mean is None else f"{mean:.4f}"

@@ -15,7 +15,7 @@ from ragen_bench.cli_options import as_json, echo_json, examples, imports
     ),
 )
 @click.argument(
-    "folders", metavar="[DIR...]", nargs=-1, type=click.Path(path_type=Path)
+    "folders", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path)
 )
 @click.option(
     "--out",
@@ -48,8 +48,9 @@ def view(
 ) -> None:
     """Write a site of boards, runs and trainings that any browser opens.
 
-    DIR is the folder of a run or of a training, or a bundle that submit wrote.  The
-    site is plain files: open its index.html, or put the folder on any web server.
+    PATH is a run folder, a bundle (.zip), an entry (.json), or the folder of a
+    training.  The site is plain files: open its index.html, or put the folder on any
+    web server.
     """
     from ragen_bench.viewing.optimal import EPISODES
     from ragen_bench.viewing.site import build

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, AliasChoices, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ragen_bench.board import Board
 from ragen_bench.errors import RecordError
-from ragen_bench.records import SCHEMA, Record, Summary, parse_record
+from ragen_bench.records import Summary, Versioned, parse_record
 
 RUN_MEMBER = "run.json"
 EPISODES_MEMBER = "episodes.jsonl"
@@ -32,9 +32,19 @@ Status: TypeAlias = Literal["replayed", "sealed"]
 """``replayed``: the moves give the scores, whoever made them.  ``sealed``: the board's
 keepers ran the agent themselves, on seeds that nobody else knew."""
 
+Standing: TypeAlias = Literal["current", "outdated", "strange"]
+"""``outdated``: of an older version of the board, or of a seal that is gone.
+``strange``: of a version that never was, or with other episodes than its own."""
+
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 _CHUNK = 1 << 20
 _HEX = r"^[0-9a-f]{64}$"
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
 
 
 def _printable(text: str) -> str:
@@ -43,17 +53,13 @@ def _printable(text: str) -> str:
     return text
 
 
-_Line: TypeAlias = Annotated[str, AfterValidator(_printable)]
+_Filled: TypeAlias = Annotated[str, AfterValidator(_filled)]
+_Line: TypeAlias = Annotated[_Filled, AfterValidator(_printable)]
 
 
-class Meta(Record):
+class Meta(Versioned):
     """What the people behind an entry say about it; nothing here can be checked."""
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     name: str = Field(pattern=_NAME)
     """The entry's name, ASCII; also that of its file."""
     model: _Line = Field(max_length=200)
@@ -63,21 +69,16 @@ class Meta(Record):
     """A page about the agent, ``https://`` or ``http://``; empty for none."""
     licence: _Line = Field(max_length=100)
     """Of the model's weights, an SPDX name or words."""
-    training_data: str = Field(max_length=2000)
+    training_data: _Filled = Field(max_length=2000)
     """Whether the agent was trained on tasks of this kind, and on what."""
     attempt: int = Field(default=1, ge=1, le=1_000_000)
     """How many complete runs of this agent on this board there were, this one
     included; the best of several is not an estimate of any."""
 
 
-class Entry(Record):
+class Entry(Versioned):
     """One row of a board."""
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     board: str
     board_version: int
     board_digest: str
@@ -155,7 +156,7 @@ class BoardEntries:
     ranked: tuple[Entry, ...]
     """Of the board as it stands, by name."""
     outdated: tuple[Entry, ...]
-    """Of other versions of it: shown, but never ranked beside the others."""
+    """Not of the board as it stands: shown, but never ranked beside the others."""
 
 
 def entries_of(board: Board, folder: Path | None = None) -> BoardEntries:
@@ -193,17 +194,33 @@ def entries_of(board: Board, folder: Path | None = None) -> BoardEntries:
                 f"entry {str(path)!r} is one of board {entry.board!r}, but lies among "
                 f"those of {board.name!r}; move it"
             )
-        (ranked if _is_current(entry, board) else outdated).append(entry)
+        current = standing_of(entry, board) == "current"
+        (ranked if current else outdated).append(entry)
     return BoardEntries(ranked=tuple(ranked), outdated=tuple(outdated))
 
 
-def _is_current(entry: Entry, board: Board) -> bool:
+def standing_of(entry: Entry, board: Board) -> Standing:
     """Return whether an entry's episodes are those of the board as it stands."""
     commitment = board.seal.commitment if board.seal else None
-    if entry.sealed not in (None, commitment):
-        return False
+    older = 0 < entry.board_version < board.version
+    if older or entry.sealed not in (None, commitment):
+        return "outdated"
     held = (entry.board_version, entry.board_digest)
-    return held == (board.version, board.digest)
+    return "current" if held == (board.version, board.digest) else "strange"
+
+
+def why_not_current(entry: Entry, board: Board) -> str:
+    """Return why an entry is not one of the board as it stands, empty if it is."""
+    if standing_of(entry, board) == "current":
+        return ""
+    if entry.board_version != board.version:
+        return (
+            f"played version {entry.board_version} of the board, which is "
+            f"{board.version} now"
+        )
+    if entry.board_digest != board.digest:
+        return "played another list of episodes than the board's"
+    return "played the seeds of a seal that the board no longer has"
 
 
 def shipped_folder(board: str) -> Path:

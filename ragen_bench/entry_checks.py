@@ -7,19 +7,19 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ragen_bench.board import Board
-from ragen_bench.entries import Entry, read_entry, shipped_folder
+from ragen_bench.entries import Entry, read_entry, shipped_folder, standing_of
 from ragen_bench.errors import RagenError
 from ragen_bench.records import CellPlan
 from ragen_bench.sealing import sealed_plans
 from ragen_bench.submission import entry_of, sha256_of_file
 from ragen_bench.verifying import verify
+from ragen_bench.verifying.comparing import differences
 
 _MOST_BYTES = 16 << 20
 _CLOSE = 1e-6
-"""Relative: how far the same number may differ between machines."""
+"""Relative: how far a mean may be from that of the rounded numbers beside it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def check_board(
                 f"{path.name}: is of board {entry.board!r}, but lies among the entries "
                 f"of {board.name!r}; move it"
             )
-        elif is_outdated(entry, board):
+        elif standing_of(entry, board) == "outdated":
             counts["outdated"] += 1
             faults += [f"{path.name}: {fault}" for fault in _of_numbers(entry)]
         else:
@@ -122,14 +122,6 @@ def _copies(entries: Mapping[Path, Entry]) -> Iterator[str]:
         other = taken.setdefault(entry.episodes_sha256, path)
         if other != path:
             yield f"{path.name}: has the episodes of {other.name}; remove one"
-
-
-def is_outdated(entry: Entry, board: Board) -> bool:
-    """Return whether an entry is of an older version, or of a seal that is gone."""
-    commitment = board.seal.commitment if board.seal else None
-    return 0 < entry.board_version < board.version or (
-        entry.sealed not in (None, commitment)
-    )
 
 
 def _strangers(folder: Path) -> Iterator[str]:
@@ -252,26 +244,12 @@ def _of_bundle(
         return
     # Who submitted it is nothing that a bundle tells.
     made = entry_of(checked, bundle, board, entry.status)
-    place = difference(entry.model_dump(mode="json"), made.model_dump(mode="json"))
-    if place is not None:
+    found_now = made.model_dump(mode="json")
+    for place, _, _ in differences(entry.model_dump(mode="json"), found_now)[:1]:
         yield f"{place} is not what submit would write now; submit the run again"
 
 
-def difference(before: Any, now: Any, name: str = "") -> str | None:
-    """Return where two JSON values differ first; numbers may differ a little."""
-    pairs: list[tuple[object, Any, Any]]
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = sorted(before.keys() | now.keys())
-        pairs = [(key, before.get(key), now.get(key)) for key in keys]
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        pairs = list(zip(range(len(now)), before, now, strict=True))
-    else:
-        return None if _same(before, now) else name
-    places = (difference(b, n, f"{name}.{k}".lstrip(".")) for k, b, n in pairs)
-    return next((place for place in places if place is not None), None)
-
-
-def _same(one: Any, other: Any, close: float = _CLOSE) -> bool:
+def _same(one: object, other: object, close: float = _CLOSE) -> bool:
     if isinstance(one, float) and isinstance(other, float | int):
         return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=close)
     return bool(one == other)

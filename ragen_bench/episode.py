@@ -10,11 +10,14 @@ from ragen_bench.agent import Agent, Reply, Shot, Task
 from ragen_bench.errors import ContextOverflow, ProviderError, RunIncomplete
 from ragen_bench.model import FinishReason, Usage
 from ragen_bench.records import (
+    MAX_INT,
+    MAX_VALUES,
     Episode,
     EpisodeKey,
     Outcome,
     Turn,
     TurnUsage,
+    count_values,
     plain_json,
 )
 from ragen_bench.seeding import child_seed
@@ -33,6 +36,8 @@ _REPLY: Mapping[str, tuple[type, ...]] = {
     "usage": (Usage,),
     "details": (Mapping,),
 }
+_MOST_DETAILS = MAX_VALUES * 3 // 4
+"""Values in the details of all replies to one episode; the rest is for the moves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +194,7 @@ class _Game:
         self.observation = observation
         self.info = info
         self.turns: list[Turn] = []
+        self.details_left = _MOST_DETAILS
         self.playing = True
 
     async def take_turn(self) -> None:
@@ -198,7 +204,8 @@ class _Game:
         reply = await self.agent.act(self.observation, shown)
         latency = time.perf_counter() - began
         # All that can be refused is refused before the environment moves.
-        usage, details = _facts(reply)
+        usage, details = _facts(reply, self.details_left)
+        self.details_left -= count_values(details)
         try:
             after, reward, terminated, truncated, info = self.env.step(
                 reply.text, thinking=reply.thinking, finish_reason=reply.finish_reason
@@ -261,12 +268,19 @@ class _Game:
         )
 
 
-def _facts(reply: Reply) -> tuple[TurnUsage, dict[str, Any]]:
+def _facts(reply: Reply, room: int) -> tuple[TurnUsage, dict[str, Any]]:
     """Return a reply's usage and details for the record.
+
+    What verification could not read back is refused here, before it is recorded.
+
+    Args:
+        reply: What the agent returned.
+        room: How many values its details may hold.
 
     Raises:
         TypeError: The agent returned something else than a sound `Reply`.
-        ValueError: A value is out of range, or its details are not strict JSON.
+        ValueError: A value is out of range, or its details are not strict JSON or
+            hold too many values.
     """
     if not isinstance(reply, Reply):
         raise TypeError(f"act returned {reply!r:.80}, but must return a Reply")
@@ -287,4 +301,13 @@ def _facts(reply: Reply) -> tuple[TurnUsage, dict[str, Any]]:
         output_tokens=tokens.output_tokens,
         reasoning_tokens=tokens.reasoning_tokens,
     )
-    return usage, plain_json(dict(reply.details)) if reply.details else {}
+    for name, count in (("context_cut", reply.context_cut), *usage):
+        if count is not None and not 0 <= count < MAX_INT:
+            raise ValueError(f"the reply's {name} is {count}, but must be from 0 on")
+    details = plain_json(dict(reply.details)) if reply.details else {}
+    if count_values(details) > room:
+        raise ValueError(
+            f"the reply's details hold {count_values(details)} values, but those of an "
+            f"episode may hold {_MOST_DETAILS} in all; {max(room, 0)} are left"
+        )
+    return usage, details

@@ -1,4 +1,4 @@
-"""`load_runs`: run folders as pandas data frames, whose columns are fixed.
+"""`load_runs`: runs as pandas data frames, whose columns are fixed.
 
 `ragen_bench.frame_columns` lists the columns, in order; ``docs/reports.md``
 says what each holds.  An unknown value is missing (NA), never 0.
@@ -25,7 +25,7 @@ from ragen_bench.records import (
     Summary,
     Turn,
 )
-from ragen_bench.run_folder import read_episodes, read_run
+from ragen_bench.run_sources import KINDS, open_run
 from ragen_bench.scoring import summarise
 
 
@@ -55,17 +55,17 @@ def load_runs(
     *,
     turns: bool = False,
 ) -> Frames:
-    """Return run folders as data frames.
+    """Return runs as data frames.
 
     Args:
-        paths: One folder or several; a mapping gives each run its name, which
-            otherwise is the path.
+        paths: One run folder, bundle, or entry beside its bundle, or several; a
+            mapping gives each run its name, which otherwise is the path.
         turns: Whether to make the frame of turns, too.
 
     Raises:
-        InvalidSpec: There is no folder.
+        InvalidSpec: There is no path.
         MissingExtra: The extra ``report`` is not installed.
-        RecordError: A folder holds no run, or a file of it cannot be read.
+        RecordError: A path holds no run, or a file of it cannot be read.
     """
     try:
         import pandas  # noqa: F401 - said before anything is read
@@ -78,15 +78,14 @@ def load_runs(
     else:
         named = {str(path): Path(path) for path in paths}
     if not named:
-        raise InvalidSpec("no run to load: give one folder or more")
+        raise InvalidSpec(f"no run to load: give one {KINDS} or more")
     tables = [Columns(kinds) for kinds in (RUNS, EPISODES, CELLS)]
     table_of_turns = Columns(TURNS) if turns else None
     summaries = {}
     for name, path in named.items():
-        record = read_run(path)
-        noted = _noted(
-            name, read_episodes(path), record.price, tables[1], table_of_turns
-        )
+        run = open_run(path)
+        record = run.record
+        noted = _noted(name, run.episodes(), record.price, tables[1], table_of_turns)
         summary = summarise(record.config, noted, record.price)
         summaries[name] = summary
         tables[0].add(_run_row(name, record, summary))

@@ -24,6 +24,7 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Field of `Meta` to what is asked, in this order."""
+_MAY_BE_EMPTY = frozenset({"link"})
 
 
 def read_meta(path: Path, name: str) -> Meta:
@@ -61,17 +62,37 @@ def meta_of(table: Mapping[str, Any], where: str) -> Meta:
     """Return the record that a table holds.
 
     Raises:
-        InvalidSpec: Values break rules; all of them are named.
+        InvalidSpec: Values break rules, or are still those of `template`; all of them
+            are named.
         UnknownName: A key is unknown.
     """
     for key in table:
         if key not in QUESTIONS and key != "schema":
             raise UnknownName.of(f"key of {where}", key, QUESTIONS)
+    told = [
+        f"{field} is not filled in ({QUESTIONS[field]})"
+        for field, value in table.items()
+        if _is_left_open(field, value)
+    ]
     try:
-        return Meta.model_validate(dict(table))
+        meta = Meta.model_validate(dict(table))
     except ValidationError as error:
-        told = "; ".join(_told(fault) for fault in error.errors(include_url=False))
-        raise InvalidSpec(f"{where}: {told}") from error
+        faults = error.errors(include_url=False)
+        told += [
+            _told(fault)
+            for fault in faults
+            if not _is_left_open(str(fault["loc"][0]), fault["input"])
+        ]
+    if told:
+        raise InvalidSpec(f"{where}: {'; '.join(told)}")
+    return meta
+
+
+def _is_left_open(field: str, value: Any) -> bool:
+    """Return whether a value is as empty as that of `template`."""
+    if field in _MAY_BE_EMPTY or not isinstance(value, str):
+        return False
+    return not value.strip()
 
 
 def _told(fault: Any) -> str:
@@ -104,6 +125,8 @@ def ask(name: str, question: Callable[[str, str | None], str]) -> Meta:
 
 
 def _fault(answers: Mapping[str, Any], field: str) -> str | None:
+    if _is_left_open(field, answers[field]):
+        return "needs an answer"
     try:
         Meta.model_validate(dict(answers))
     except ValidationError as error:

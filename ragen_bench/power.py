@@ -89,18 +89,22 @@ def strictness(power: float, alpha: float) -> float:
 def seeds_to_separate(
     gap: float,
     variance: float,
+    flipped: float,
     *,
-    cells: int = 1,
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> int | None:
     """Return the seeds that each cell needs to show a gap that was seen.
 
+    That of a sign-flip test of shared instances, by the normal approximation; with
+    one cell of successes it is McNemar's (Connor 1987, Biometrics 43).  Too few where
+    hardly any instance differs: `ragen_bench.ranking.separation` plays that case.
+
     Args:
         gap: Difference of the two scores.
         variance: Of that difference if each cell had one seed.
-        cells: How many there are.  However clear the gap, a sign test needs
-            1 + log2(1 / alpha) instances in all.
+        flipped: The same if each instance's difference had a random sign, which is
+            what the test compares with: its mean square, at least ``variance``.
         power: Chance to find it if it is there.
         alpha: Chance to find one that is not there.
 
@@ -109,9 +113,9 @@ def seeds_to_separate(
     """
     if abs(gap) <= _SLACK:
         return None
-    fewest = (1 + math.log2(1 / alpha)) / cells
-    needed = variance * (strictness(power, alpha) / gap) ** 2
-    return math.ceil(max(fewest, needed) - _SLACK)
+    wide = _NORMAL.inv_cdf(1 - alpha / 2) * math.sqrt(flipped)
+    wide += _NORMAL.inv_cdf(power) * math.sqrt(variance)
+    return max(1, math.ceil((wide / gap) ** 2 - _SLACK))
 
 
 def _correlations(better: float, worse: float) -> tuple[float, float]:

@@ -1,10 +1,13 @@
 """What a result was made with: package versions and the commit."""
 
 import functools
+import hashlib
 import importlib.metadata
+import inspect
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 _PACKAGES = ("ragen-bench", "gymnasium", "numpy", "scipy", "pydantic")
 
@@ -34,3 +37,21 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None
+
+
+def own_source_sha256(thing: Any) -> str | None:
+    """Return the SHA-256 of the source file of somebody's own class or function.
+
+    It is that of the file as it lies on disk now, without what the file imports.
+
+    Returns:
+        Hex digits; None for what comes with this package, whose version tells it, and
+        for what has no source file.
+    """
+    if str(getattr(thing, "__module__", "")).partition(".")[0] == "ragen_bench":
+        return None
+    try:
+        file = inspect.getsourcefile(thing)
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+    except (OSError, TypeError):  # made in a session, or no Python at all
+        return None

@@ -81,15 +81,52 @@ def holds_half_character(value: Any) -> bool:
 Text: TypeAlias = Annotated[str, PlainSerializer(whole, when_used="unless-none")]
 
 
+MAX_DEPTH = 32
+"""Brackets within brackets of one JSON text of ours; verification refuses more."""
+MAX_VALUES = 200_000
+"""Values of one JSON text of ours, such as a line of ``episodes.jsonl``."""
+MAX_INT = 2**63
+"""Integers lie below it, and not below its negative."""
+_MOST_DEPTH = MAX_DEPTH - 4
+"""Of a value within such a text: no record holds one deeper than four brackets."""
+
+
 def plain_json(value: Any) -> Any:
     """Return a value as it comes back from strict JSON in UTF-8.
 
     Raises:
         TypeError: JSON has no such thing.
-        ValueError: A number is not finite, or the value holds itself.
+        ValueError: A number is not finite or has more than 64 bits, or the value holds
+            itself or is too deep.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return json.loads(whole(text))
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        plain = json.loads(whole(text))
+    except RecursionError:
+        raise ValueError(f"is nested over {_MOST_DEPTH} deep") from None
+    _check_bounds(plain)
+    return plain
+
+
+def _check_bounds(plain: Any) -> None:
+    todo = [(plain, 1)]
+    while todo:
+        value, depth = todo.pop()
+        if isinstance(value, int) and not -MAX_INT <= value < MAX_INT:
+            raise ValueError(f"{value} does not fit into 64 bits; write it as a string")
+        if not isinstance(value, dict | list):
+            continue
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"is nested over {_MOST_DEPTH} deep")
+        inner = value.values() if isinstance(value, dict) else value
+        todo += [(each, depth + 1) for each in inner]
+
+
+def count_values(plain: Any) -> int:
+    """Return how many values a JSON value holds, itself included."""
+    if isinstance(plain, dict):
+        return 1 + sum(map(count_values, plain.values()))
+    return 1 + sum(map(count_values, plain)) if isinstance(plain, list) else 1
 
 
 class Record(BaseModel):
@@ -101,6 +138,16 @@ class Record(BaseModel):
         allow_inf_nan=False,
         serialize_by_alias=True,
         protected_namespaces=(),
+    )
+
+
+class Versioned(Record):
+    """A record that says, under the key ``schema``, how it is to be read."""
+
+    schema_version: int = Field(
+        default=SCHEMA,
+        validation_alias=AliasChoices("schema", "schema_version"),
+        serialization_alias="schema",
     )
 
 
@@ -157,14 +204,9 @@ class Turn(Record):
     details: Mapping[str, Any] = Field(default_factory=dict)
 
 
-class Episode(Record):
+class Episode(Versioned):
     """One finished episode: one line of ``episodes.jsonl``."""
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     env_id: str
     level: int
     split: Split
@@ -222,17 +264,12 @@ class CellPlan(Record):
         return f"{self.env_id}:{self.level}"
 
 
-class RunConfig(Record):
+class RunConfig(Versioned):
     """Everything that a result depends on, apart from versions.
 
     Two runs of equal configuration and versions play the same episodes.
     """
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     board: str | None = None
     board_version: int | None = None
     split: Split = "test"
@@ -291,14 +328,9 @@ class Price(Record):
     per_request: float = Field(default=0.0, ge=0)
 
 
-class RunRecord(Record):
+class RunRecord(Versioned):
     """``run.json``: the configuration and what it was played with."""
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     config: RunConfig
     versions: Mapping[str, str]
     """Package to version."""
@@ -314,6 +346,9 @@ class RunRecord(Record):
     """UTC, ISO 8601."""
     price: Price | None = None
     """What the model cost when it was last asked, None if nobody said."""
+    agent_sha256: str | None = None
+    """Of the source file of an agent that does not come with ragen-bench; None for one
+    that does, or where there is no such file."""
     serving: Mapping[str, Any] = Field(default_factory=dict)
     """Model arguments that change no result, as the run began; others may go on."""
 
@@ -358,14 +393,9 @@ class CellScore(Record):
     """With repeats, for each k: the chance that all of k tries succeed."""
 
 
-class Summary(Record):
+class Summary(Versioned):
     """``summary.json``: what a run scored.  It holds no wall-clock time."""
 
-    schema_version: int = Field(
-        default=SCHEMA,
-        validation_alias=AliasChoices("schema", "schema_version"),
-        serialization_alias="schema",
-    )
     board: str | None
     agent_class: AgentClass = Field(
         validation_alias=AliasChoices("class", "agent_class"),

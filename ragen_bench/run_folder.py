@@ -43,12 +43,12 @@ def write_json(path: Path, record: Record) -> None:
     text = json.dumps(
         record.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False
     )
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(f"{text}\n".encode("ascii"))
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of another one when all of it is on disk."""
     beside = path.with_name(f".{path.name}.part")
     try:
@@ -139,7 +139,7 @@ class RunFolder:
         self.finished: set[EpisodeKey] = set()
         self._size = 0  # bytes of whole episodes
         with contextlib.ExitStack() as files:
-            files.enter_context(_open_locked(path))
+            files.enter_context(open_locked(path))
             self.record = self._adopt(record)
             ending = self._load(retry_errors)
             self._file = _open_to_append(path / EPISODES)
@@ -249,13 +249,13 @@ class RunFolder:
         """Leave out the episodes that nobody played; the others stay as they are."""
         # A summary that counts them must not outlive them.
         (self.path / SUMMARY).unlink(missing_ok=True)
-        with _replacing(path) as file:
+        with replacing(path) as file:
             for episode, line in _scan(path):
                 if episode.scored:
                     file.write(line)
 
 
-def _open_locked(path: Path) -> IO[bytes]:
+def open_locked(path: Path) -> IO[bytes]:
     """Make the folder and return its lock, held until it is closed."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -301,6 +301,13 @@ def _refuse_difference(path: Path, held: RunRecord, asked: RunRecord) -> None:
                 f"{_short(wanted)} is asked for; give another --out, or the same "
                 "setting"
             )
+    # Folders of before sources were hashed have none.
+    if held.agent_sha256 not in (None, asked.agent_sha256):
+        raise RunMismatch(
+            f"{str(path)!r} was played by agent {held.config.agent!r} from a source "
+            f"file of SHA-256 {held.agent_sha256}, but now it has "
+            f"{asked.agent_sha256}; give another --out, or put the old source back"
+        )
 
 
 def _fixed(record: RunRecord) -> tuple[dict[str, Any], ...]:

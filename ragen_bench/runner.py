@@ -26,7 +26,7 @@ from ragen_bench.plan import (
     resolve,
 )
 from ragen_bench.prices import price_for
-from ragen_bench.provenance import commit, versions
+from ragen_bench.provenance import commit, own_source_sha256, versions
 from ragen_bench.records import (
     UNSCORED,
     Episode,
@@ -35,6 +35,7 @@ from ragen_bench.records import (
     RunRecord,
     Summary,
 )
+from ragen_bench.registry import AGENTS
 from ragen_bench.replay_cache import CachedModel, ReplayCache, check_folder
 from ragen_bench.run_folder import RunFolder
 from ragen_bench.scoring import summarise
@@ -151,6 +152,7 @@ def execute(
         command=command,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         price=price,
+        agent_sha256=own_source_sha256(AGENTS.get(plan.config.agent)),
         serving=plan.serving,
     )
     with contextlib.ExitStack() as held:

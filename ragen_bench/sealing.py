@@ -19,12 +19,11 @@ from ragen_bench.board import (
     SALT,
     Board,
     Seal,
-    choose,
     commitment_of,
     load,
-    to_toml,
 )
 from ragen_bench.errors import InvalidSpec
+from ragen_bench.freezing import choose, to_toml
 from ragen_bench.records import CellPlan
 
 SEEDS = 2**48

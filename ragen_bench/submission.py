@@ -1,25 +1,21 @@
 """From a run folder to a bundle and its entry, and what stands in the way.
 
-A bundle holds all that the verification needs and nothing that somebody keeps secret
-(`ragen_bench.redaction`).  Its bytes depend on the run and on what is said about it
-alone.  Every number of the entry comes from a replay of the bundle.
+`ragen_bench.bundle_writing` says what a bundle holds.  Every number of the entry comes
+from a replay of it.
 """
 
-import contextlib
 import dataclasses
-import io
-import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ragen_bench.board import Board
+from ragen_bench.bundle_writing import write_bundle
 from ragen_bench.entries import (
     EPISODES_MEMBER,
     META_MEMBER,
-    RUN_MEMBER,
     SETTINGS,
     Entry,
     Meta,
@@ -27,15 +23,12 @@ from ragen_bench.entries import (
     sha256_of_stream,
 )
 from ragen_bench.errors import InvalidSpec, RecordError, RunIncomplete
-from ragen_bench.records import CellPlan, Record, RunConfig
-from ragen_bench.redaction import KEYS, redact_run, secrets_here
-from ragen_bench.run_folder import EPISODES, read_episodes, read_run, write_json
+from ragen_bench.records import CellPlan, RunConfig
+from ragen_bench.run_folder import read_episodes, read_run, write_json
 from ragen_bench.scoring import summarise
 from ragen_bench.sealing import sealed_plans
 from ragen_bench.verifying import Fault, Verification, verify
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip archive can hold."""
 Kind: TypeAlias = Literal["wrong", "incomplete", "unrankable"]
 
 
@@ -152,8 +145,33 @@ def _plans(
     return sealed_plans(board, known)
 
 
+def refuse_existing(out: Path) -> None:
+    """Refuse to write over a bundle or an entry.
+
+    Args:
+        out: The bundle, ``NAME.zip``; the entry is ``NAME.json``.
+
+    Raises:
+        InvalidSpec: One of them exists.
+    """
+    there = [path for path in (out, out.with_suffix(".json")) if os.path.lexists(path)]
+    if there:
+        names = " and ".join(str(path) for path in there)
+        exist = "exist" if len(there) > 1 else "exists"
+        raise InvalidSpec(
+            f"{names} {exist} already; give --force to replace a submission, or "
+            "another --out"
+        )
+
+
 def submit(
-    folder: Path, board: Board, out: Path, meta: Meta, *, salt: str | None = None
+    folder: Path,
+    board: Board,
+    out: Path,
+    meta: Meta,
+    *,
+    salt: str | None = None,
+    replace: bool = False,
 ) -> Submission:
     """Write the bundle of a run, and beside it the entry, unless it has faults.
 
@@ -163,10 +181,11 @@ def submit(
         out: The bundle, ``NAME.zip``; the entry is ``NAME.json``.
         meta: What its people say about it.
         salt: The salt of the board's seal, for a run on sealed seeds.
+        replace: Whether to write over an older bundle and entry.
 
     Raises:
-        InvalidSpec: ``out`` is not named like the entry, or a secret of this
-            machine stands in the episodes.
+        InvalidSpec: ``out`` is not named like the entry, or exists and is not to be
+            replaced, or a secret of this machine stands in the episodes.
         RecordError: The folder cannot be read.
         RunIncomplete: A file cannot be written.
     """
@@ -175,6 +194,8 @@ def submit(
             f"--out is {str(out)!r}, but a bundle is named like its entry: give "
             f"--out {out.with_name(f'{meta.name}.zip')}, or the entry another name"
         )
+    if not replace:
+        refuse_existing(out)
     # Hidden, and still an archive by its name, which is how it is verified.
     beside = out.with_name(f".part-{out.name}")
     try:
@@ -205,64 +226,6 @@ def status_of(checked: Verification, board: Board, salt: str | None) -> Status:
     unknown = board.seal is not None and board.seal.salt is None
     keeper = checked.run.config.sealed is not None and salt is not None and unknown
     return "sealed" if keeper else "replayed"
-
-
-def write_bundle(folder: Path, meta: Meta, out: Path) -> None:
-    """Write a run as a bundle: equal runs and words give equal bytes.
-
-    Raises:
-        InvalidSpec: A secret of this machine stands in the episodes.
-        RecordError: The folder cannot be read.
-    """
-    run = redact_run(read_run(folder))
-    with zipfile.ZipFile(out, "w") as archive:
-        _add(archive, RUN_MEMBER, io.BytesIO(_json(run)))
-        try:
-            with open(folder / EPISODES, "rb") as episodes:
-                _add(archive, EPISODES_MEMBER, _without_secrets(episodes))
-        except FileNotFoundError as error:
-            raise RecordError(f"{str(folder)!r} has no {EPISODES}") from error
-        _add(archive, META_MEMBER, io.BytesIO(_json(meta)))
-
-
-def _add(archive: zipfile.ZipFile, name: str, lines: Iterable[bytes]) -> None:
-    info = zipfile.ZipInfo(name, date_time=_EPOCH)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.create_system = 3  # else it tells on which system it was packed
-    info.external_attr = 0o100644 << 16
-    with archive.open(info, "w") as member:
-        for line in lines:
-            member.write(line)
-
-
-def _without_secrets(episodes: IO[bytes]) -> Iterator[bytes]:
-    """Yield whole lines, none of which holds a secret of this machine."""
-    secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets_here()]
-    for number, line in enumerate(episodes, 1):
-        if any(secret in line for secret in secrets):
-            raise InvalidSpec(
-                f"{EPISODES} line {number} holds the value of an environment variable "
-                "that is named like a secret; look at it, and play the run again "
-                "without that variable if it is one"
-            )
-        if KEYS.search(line.decode("utf-8", "replace")):
-            raise InvalidSpec(
-                f"{EPISODES} line {number} holds what looks like a provider's key; "
-                "look at it, and play the run again without it"
-            )
-        if line.endswith(b"\n"):
-            yield line
-            continue
-        # The last one: whole, or cut off by what stopped the run.
-        with contextlib.suppress(ValueError):
-            json.loads(line)
-            yield line + b"\n"
-
-
-def _json(record: Record) -> bytes:
-    facts = record.model_dump(mode="json")
-    text = json.dumps(facts, indent=2, sort_keys=True, allow_nan=False)
-    return f"{text}\n".encode("ascii")
 
 
 def entry_of(

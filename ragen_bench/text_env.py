@@ -13,6 +13,7 @@ from ragen_bench.errors import InvalidSpec, UnknownName
 from ragen_bench.parsing import ReplyParser
 from ragen_bench.spaces import FreeText
 from ragen_bench.symbolic import Split, SymbolicEnv
+from ragen_bench.wording import counted
 
 PromptLength: TypeAlias = Literal["full", "compact"]
 
@@ -341,8 +342,8 @@ class TextEnv(gymnasium.Env[str, str]):
             parts = [", ".join(f"{glyph} {what}" for glyph, what in legend.items())]
             parts.append(
                 f"Actions: {', '.join(names)}. "
-                f"{_count(limits.max_actions, 'action')}, "
-                f"{_count(limits.max_turns, 'turn')}, "
+                f"{counted(limits.max_actions, 'action')}, "
+                f"{counted(limits.max_turns, 'turn')}, "
                 f"{limits.max_actions_per_turn} a turn."
             )
             parts.append(f"<answer>{example}</answer>")
@@ -359,8 +360,8 @@ class TextEnv(gymnasium.Env[str, str]):
         )
         parts.append(
             f"Actions: {', '.join(names)}.\n"
-            f"Limits: {_count(limits.max_actions, 'action')} and "
-            f"{_count(limits.max_turns, 'turn')} in all. Each of your replies is one "
+            f"Limits: {counted(limits.max_actions, 'action')} and "
+            f"{counted(limits.max_turns, 'turn')} in all. Each of your replies is one "
             f"turn and {turn}.{self._costs()}\n"
             f"Give your answer in this form: <answer>{example}</answer>"
         )
@@ -368,7 +369,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _costs(self) -> str:
         """Return what an invalid reply costs, where it is not the turn alone."""
-        retries = _count(self.invalid.retries, "reply", "replies")
+        retries = counted(self.invalid.retries, "reply", "replies")
         told = {
             "noop": "",
             "retry": f" Up to {retries} that cannot be read cost no turn.",
@@ -388,7 +389,7 @@ class TextEnv(gymnasium.Env[str, str]):
             return f"{feedback}\n{core.to_text()}"
         turn = self.turns + 1
         if self.prompt == "compact":
-            left = _count(core.actions_left, "action")
+            left = counted(core.actions_left, "action")
             head = f"Turn {turn}/{self.limits.max_turns}, {left}"
         else:
             head = (
@@ -472,10 +473,6 @@ class TextEnv(gymnasium.Env[str, str]):
             if name.casefold() == wanted:
                 return index
         raise UnknownName.of("action", self.invalid.default, self.core.actions)
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def load_core(entry_point: str) -> type[SymbolicEnv[Any]]:

@@ -137,7 +137,7 @@ def build(baseline: Baseline, runs: Path, entries: Path) -> bool:
         return False
     bundle = runs / baseline.board / f"{baseline.name}.zip"
     bundle.parent.mkdir(parents=True, exist_ok=True)
-    made = submit(folder, board, bundle, baseline.meta)
+    made = submit(folder, board, bundle, baseline.meta, replace=True)
     for fault in (*made.faults, *made.warnings):
         print(f"{baseline.name}: {fault}")
     if made.entry is None:

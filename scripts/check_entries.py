@@ -19,6 +19,7 @@ from ragen_bench.board import load, names
 from ragen_bench.entry_checks import check_board
 from ragen_bench.sealing import read_salt
 from ragen_bench.submission import sha256_of_file
+from ragen_bench.wording import counted
 
 KEPT = "kept.json"
 FOLDER = Path(__file__).resolve().parent.parent / "leaderboards" / "entries"
@@ -58,9 +59,10 @@ def main() -> int:
         for fault in report.faults:
             print(f"{name}/{fault}")
         failed |= bool(report.faults)
+        faults = counted(len(report.faults), "fault")
         print(
             f"{name}: {report.verified} verified, {report.unverified} without a "
-            f"bundle, {report.outdated} outdated, {len(report.faults)} faults",
+            f"bundle, {report.outdated} outdated, {faults}",
             file=sys.stderr,
         )
     if options.keep:

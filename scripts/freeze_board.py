@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 
 from ragen_bench import instance_bank
-from ragen_bench.board import freeze, load, to_toml
+from ragen_bench.board import load
+from ragen_bench.freezing import freeze, to_toml
+from ragen_bench.wording import counted
 
 FOLDER = Path(__file__).resolve().parent.parent / "leaderboards"
 
@@ -40,7 +42,9 @@ def main() -> int:
             name = instance_bank.file_name(board)
             path.with_name(name).write_bytes(instance_bank.to_bytes(board))
         skipped = sum(len(cell.skip) for cell in board.cells)
-        print(f"{path.name}: {state}, {skipped} seeds skipped, {board.digest}")
+        print(
+            f"{path.name}: {state}, {counted(skipped, 'seed')} skipped, {board.digest}"
+        )
         if held.digest not in ("", board.digest):
             print(f"{path.name}: the digest was {held.digest}; raise the version")
     return int(stale > 0)

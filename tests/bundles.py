@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import ragen_bench as rb
-from ragen_bench.board import Board, BoardCell, freeze, to_toml
+from ragen_bench.board import Board, BoardCell
 from ragen_bench.errors import ProviderError
+from ragen_bench.freezing import freeze, to_toml
 from ragen_bench.registry import MODELS
 from ragen_bench.verifying.ties import optimal_actions
 

@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import ragen_bench as rb
-from ragen_bench.board import Board, BoardCell, Seal, commitment_of, freeze, to_toml
+from ragen_bench.board import Board, BoardCell, Seal, commitment_of
 from ragen_bench.entries import Meta
+from ragen_bench.freezing import freeze, to_toml
 
 SALT = "0123456789abcdef" * 4
 FACTS = {

@@ -10,23 +10,26 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = [
-    {"errors", "parsing", "provenance", "seeding", "spaces"},
+    {"errors", "parsing", "provenance", "seeding", "spaces", "template_texts"}
+    | {"wording"},
     {"symbolic"},
     {"model", "text_env"},
     {"agent"},
     {"prompts", "records", "registry"},
     {"board", "chat", "episode", "intervals", "power", "prices", "replay_cache"}
     | {"redaction", "run_folder", "shots"},
-    {"agents", "entries", "envs", "instance_bank", "leaderboards", "ledger", "models"}
-    | {"passes", "sealing", "tables", "templates"},
-    {"cell_scores", "frame_columns", "meta_files"},
+    {"agents", "entries", "envs", "freezing", "instance_bank", "leaderboards", "ledger"}
+    | {"models", "passes", "tables", "templates"},
+    {"bundle_writing", "cell_scores", "frame_columns", "meta_files", "sealing"},
     {"checks", "listing", "plan", "scoring"},
-    {"doctor", "forecast", "frames", "ranking", "runner", "verifying"},
+    {"doctor", "forecast", "ranking", "runner", "verifying"},
+    {"run_sources"},
+    {"frames"},
     {"reporting", "study", "submission"},
     {"cli_options", "entry_checks", "inspect_tasks", "lm_eval_plugin"}
     | {"lm_eval_tasks", "progress", "starpo"},
-    {"cli_boards", "cli_compare", "cli_models", "cli_run", "cli_train", "cli_verify"}
-    | {"viewing"},
+    {"cli_boards", "cli_compare", "cli_models", "cli_run", "cli_submit", "cli_train"}
+    | {"cli_verify", "viewing"},
     {"cli_view"},
     {"cli"},
 ]

@@ -12,8 +12,9 @@ import pytest
 from toy import CELL
 
 import ragen_bench as rb
-from ragen_bench.board import Board, BoardCell, freeze, load, names, to_toml
+from ragen_bench.board import Board, BoardCell, load, names
 from ragen_bench.errors import GenerationError, InvalidSpec, UnknownName
+from ragen_bench.freezing import freeze, to_toml
 from ragen_bench.records import RunConfig
 
 ROOT = Path(__file__).parent.parent

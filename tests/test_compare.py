@@ -39,6 +39,7 @@ def runs(tmp_path_factory) -> Path:
 def test_the_better_one_wins_and_twins_are_tied(runs):
     text = compared(runs / "good", runs / "twin", runs / "bad").stdout
     assert "no number of seeds" in text and "tied" in text
+    assert text.count("apart already") == 2
     assert f"{runs / 'good'} beats {runs / 'bad'}" in text
     found = json.loads(
         compared(runs / "good", runs / "twin", runs / "bad", "--json").stdout
@@ -124,6 +125,17 @@ def test_an_environment_that_one_lacks_is_left_out_of_the_scores():
     assert list(found.scores["a"].envs) == [GRID]
     assert json.dumps(to_json(found), allow_nan=False)
     assert "left out: 2 of a" in to_text(found)
+
+
+def test_one_episode_is_no_episodes():
+    agents = [
+        played("a", {ONE: cell([1, None, 1])}),
+        played("b", {ONE: cell([None, 0, 0])}),
+    ]
+    text = to_text(side_by_side(agents))
+    assert "a and b differ on 1 of 1 episode: " in text
+    assert "Compared on the 1 episode that all have; left out: 1 of a, 1 of b." in text
+    assert "cannot be said" in text
 
 
 def test_how_many_seeds_would_separate_two_is_said():

@@ -17,11 +17,19 @@ from ragen_bench import board as boards
 from ragen_bench import listing
 from ragen_bench.board import load
 from ragen_bench.cli import cli
-from ragen_bench.entries import Entry, Meta, entries_of, read_entry, shipped_folder
+from ragen_bench.entries import (
+    Entry,
+    Meta,
+    entries_of,
+    read_entry,
+    shipped_folder,
+    standing_of,
+)
 from ragen_bench.entry_checks import check_board
 from ragen_bench.errors import RecordError
 from ragen_bench.run_folder import write_json
 from ragen_bench.submission import sha256_of_file, submit
+from ragen_bench.verifying import verify
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,6 +76,34 @@ def test_entries_are_read_by_name_and_old_ones_apart(folder: Path):
     assert [entry.meta.name for entry in found.ranked] == ["a", "mine"]
     outdated = {entry.meta.name for entry in found.outdated}
     assert outdated == {"older", "other-list", "gone-seal"}
+
+
+@pytest.mark.parametrize(
+    ("standing", "changed"),
+    [
+        ("current", {}),
+        ("outdated", {"board_version": 1, "board_digest": "0" * 64}),
+        ("outdated", {"sealed": "1" * 64}),
+        ("strange", {"board_version": 3}),
+        ("strange", {"board_version": 0}),
+        ("strange", {"board_digest": "0" * 64}),
+    ],
+)
+def test_readers_and_checks_agree_which_entries_are_the_boards(
+    standing: str, changed: dict[str, Any], folder: Path
+):
+    second = small().model_copy(update={"version": 2})
+    entry = read_entry(folder / "mine.json").model_copy(
+        update={"board_version": 2, **changed}
+    )
+    assert standing_of(entry, second) == standing
+    write_json(folder / "mine.json", entry)
+    (folder / "mine.zip").unlink()
+    assert bool(entries_of(second, folder).ranked) == (standing == "current")
+    report = check_board(second, folder)
+    assert bool(report.outdated) == (standing == "outdated")
+    told = any("version" in fault or "digest" in fault for fault in report.faults)
+    assert told == (standing == "strange")
 
 
 def test_a_sealed_entry_is_ranked_under_its_own_seal(folder: Path):
@@ -205,6 +241,12 @@ def test_names_that_look_like_others_are_refused(text: str):
             Meta.model_validate({**META.model_dump(by_alias=True), name: text})
 
 
+@pytest.mark.parametrize("field", ["model", "organisation", "licence", "training_data"])
+def test_a_blank_statement_is_refused(field: str):
+    with pytest.raises(ValueError, match="blank"):
+        Meta.model_validate({**META.model_dump(by_alias=True), field: " "})
+
+
 def test_an_outdated_entry_is_counted_and_not_checked(folder: Path):
     newer = small().model_copy(update={"version": 2})
     report = check_board(newer, folder)
@@ -231,6 +273,15 @@ def test_a_changed_entry_has_a_fault(folder: Path, changed, hint):
     (fault,) = edited(folder, **changed)
     assert fault.startswith("mine.json: ")
     assert hint in fault
+
+
+def test_numbers_may_be_as_far_from_a_replay_as_verify_allows(folder: Path):
+    held = json.loads((folder / "mine.json").read_text())
+    for off, sound in ((1e-7, False), (1e-12, True)):
+        summary = json.loads(json.dumps(held["summary"]))
+        summary["score"]["low"] += off
+        assert (edited(folder, summary=summary) == []) == sound
+        assert (verify(folder / "mine.json", board=small()).faults == ()) == sound
 
 
 def test_scores_must_follow_from_the_entrys_own_returns(folder: Path):
@@ -321,7 +372,9 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
     def call(*words: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["check_entries.py", *map(str, words)])
-        return main(), capsys.readouterr().out
+        code = main()
+        said, call.told = capsys.readouterr()
+        return code, said
 
     return call
 
@@ -333,6 +386,7 @@ def test_the_script_tells_a_fault_a_line_and_fails(script, tmp_path: Path):
     code, said = script("--entries", tmp_path, "smoke")
     assert code == 1
     assert said.startswith("smoke/bad.json: ") and len(said.splitlines()) == 1
+    assert script.told.endswith(" 1 fault\n")
     (home / "bad.json").unlink()
     assert script("--entries", tmp_path, "smoke") == (0, "")
     (tmp_path / "smok").mkdir()

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ragen_bench import instance_bank
-from ragen_bench.board import Board, BoardCell, Instance, freeze, load
+from ragen_bench.board import Board, BoardCell, Instance, load
 from ragen_bench.episode import reference
+from ragen_bench.freezing import freeze
 from ragen_bench.records import sha256_of
 from ragen_bench.registry import make
 

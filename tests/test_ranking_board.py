@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from ragen_bench.board import Board
+from ragen_bench.board import Board, Seal
 from ragen_bench.entries import Entry, Meta
 from ragen_bench.errors import RecordError
-from ragen_bench.ranking.board_table import board_table, read_entries, to_table
+from ragen_bench.ranking.board_table import board_table
+from ragen_bench.ranking.board_texts import to_table
 from ragen_bench.ranking.pairing import pair
 from ragen_bench.ranking.played import of_entry, read_played
 from ragen_bench.run_folder import write_json
@@ -92,7 +93,10 @@ def test_holes_never_misalign_entries():
 def test_an_entry_that_does_not_fit_its_board_is_refused():
     bad = entry("a", 6)
     bad = bad.model_copy(update={"returns": {f"{GRID}:1": (1.0,)}})
-    with pytest.raises(RecordError, match="has 1 returns and 12 successes"):
+    with pytest.raises(
+        RecordError,
+        match="has 1 return and 12 successes in .* the board has 12 episodes",
+    ):
         of_entry(bad, BOARD)
 
 
@@ -115,10 +119,12 @@ def test_the_best_stands_first_and_floor_and_ceiling_always():
     assert found.floor.returns == {GRID: 0.125, ARMS: 0.2}
     assert len(found.comparisons) == 3
     table = to_table(found)
-    assert table.columns == ("entry", "class", "rank", "score", GRID, ARMS)
+    assert table.columns == ("entry", "class", "status", "rank", "score", GRID, ARMS)
     names = [row[0] for row in table.rows]
-    assert names == ["ceiling", "high", "middle", "low", "floor"]
-    assert table.rows[-1][4] == "0.00 (return 0.12)"
+    # Who plays worse than chance stands below the floor.
+    assert names == ["ceiling", "high", "middle", "floor", "low"]
+    assert table.rows[3][5] == "0.00 (return 0.12)"
+    assert {row[2] for row in table.rows} == {"-", "replayed"}
 
 
 def test_a_board_without_entries_still_shows_its_bounds():
@@ -132,22 +138,25 @@ def test_what_cannot_be_ranked_stands_below_with_the_reason():
         entry("good", 6),
         entry("old", 12, board_version=3),
         entry("moved", 12, board_digest="c" * 64),
+        entry("resealed", 12, status="sealed", sealed="d" * 64),
         entry(
             "owing",
             12,
             summary={"rankable": False, "unrankable_because": ("3 of 24 owed",)},
         ),
     ]
-    found = board_table(BOARD, entries)
+    sealed = BOARD.model_copy(update={"seal": Seal(commitment="e" * 64)})
+    found = board_table(sealed, entries)
     assert [row.name for row in found.rows] == ["good"]
     assert {row.name: row.reason for row in found.below} == {
         "old": "played version 3 of the board, which is 1 now",
         "moved": "played another list of episodes than the board's",
+        "resealed": "played the seeds of a seal that the board no longer has",
         "owing": "3 of 24 owed",
     }
     names = [row[0] for row in to_table(found).rows]
     assert names[:3] == ["ceiling", "good", "floor"]
-    assert sorted(names[3:]) == ["moved", "old", "owing"]
+    assert sorted(names[3:]) == ["moved", "old", "owing", "resealed"]
 
 
 def test_a_class_is_ranked_among_itself():
@@ -167,12 +176,8 @@ def test_entries_of_another_board_and_twins_are_refused():
         board_table(BOARD, [entry("a", 1), entry("a", 2)])
 
 
-def test_entries_are_read_from_their_folder(tmp_path):
-    assert read_entries("toy", tmp_path) == []
-    (tmp_path / "toy").mkdir()
-    for name in ("b", "a"):
-        write_json(tmp_path / "toy" / f"{name}.json", entry(name, 3))
-    assert [one.meta.name for one in read_entries("toy", tmp_path)] == ["a", "b"]
-    # Of a board that is not installed the order stands for the seeds.
-    found = read_played(tmp_path / "toy" / "a.json")
+def test_an_entry_of_a_board_that_is_not_installed_is_read(tmp_path):
+    write_json(tmp_path / "a.json", entry("a", 3))
+    # The order stands for the seeds.
+    found = read_played(tmp_path / "a.json")
     assert (found.label, found.seeds_from) == ("a", "toy version 1")

@@ -9,9 +9,8 @@ import pytest
 from contest import ARMS, GRID, cell, played
 from scipy.stats import binomtest, false_discovery_control, norm, permutation_test
 
-from ragen_bench.power import seeds_to_separate, strictness
 from ragen_bench.ranking.cell_tests import cell_tests, differences, mcnemar
-from ragen_bench.ranking.comparisons import compare, needed_seeds, pairs
+from ragen_bench.ranking.comparisons import compare, pairs
 from ragen_bench.ranking.pairing import cell_weights, pair
 from ragen_bench.ranking.permutation import EXACT, holm, p_values
 from ragen_bench.ranking.ranks import RankRange, rank_ranges
@@ -355,37 +354,6 @@ def test_a_range_holds_every_order_that_the_tests_allow():
     ranks = rank_ranges([str(i) for i in range(6)], found)
     true = {str(i): 1 + int((strength > strength[i]).sum()) for i in range(6)}
     assert all(ranks[i].best <= true[i] <= ranks[i].worst for i in true)
-
-
-# Seeds needed
-
-
-def test_seeds_to_separate_is_the_sample_size_of_a_paired_z_test():
-    ratio = strictness(0.8, 0.05)
-    assert ratio == pytest.approx(2.8016, abs=1e-4)
-    assert seeds_to_separate(0.1, 0.25) == math.ceil(0.25 * (ratio / 0.1) ** 2) == 197
-    assert seeds_to_separate(-0.1, 0.25) == 197
-    assert seeds_to_separate(0.0, 0.25) is None
-    # However clear, no sign test tells two apart with fewer than six instances.
-    assert seeds_to_separate(1.0, 0.0) == 6
-    assert seeds_to_separate(1.0, 0.0, cells=3) == 2
-
-
-def test_as_many_seeds_as_were_asked_for_do_separate():
-    rng = np.random.default_rng(9)
-
-    def drawn(n):
-        first, second = rng.random(n) < 0.6, rng.random(n) < 0.4
-        return two(first.astype(int).tolist(), second.astype(int).tolist())
-
-    seen = two([1] * 30 + [0] * 20, [1] * 10 + [0] * 30 + [1] * 10)
-    assert seen.gap() == pytest.approx(0.2)
-    asked = needed_seeds(seen)
-    assert 60 < asked < 130
-    told = [
-        compare([drawn(asked)], intervals=False)[0].winner == "a" for _ in range(30)
-    ]
-    assert 0.5 < np.mean(told) <= 1.0
 
 
 # What is shared

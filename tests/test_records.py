@@ -13,6 +13,7 @@ from ragen_bench import records
 from ragen_bench.errors import RecordError
 from ragen_bench.parsing import ParseOutcome
 from ragen_bench.records import (
+    MAX_INT,
     OUTCOMES,
     UNSCORED,
     CellPlan,
@@ -22,6 +23,7 @@ from ragen_bench.records import (
     RunConfig,
     Text,
     TurnUsage,
+    count_values,
     parse_record,
     plain_json,
     sha256_of,
@@ -124,7 +126,7 @@ def test_text_changes_only_where_utf8_has_no_letter(text) -> None:
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-MAX_INT, MAX_INT - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | ANY_TEXT,
     lambda inner: (
@@ -148,6 +150,40 @@ def test_plain_json_refuses_what_json_lacks() -> None:
         with pytest.raises((TypeError, ValueError)):
             plain_json(value)
     assert plain_json({"x": (1, 2), 3: None}) == {"x": [1, 2], "3": None}
+
+
+def nested(depth: int) -> list:
+    return [nested(depth - 1)] if depth > 1 else []
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (MAX_INT, "9223372036854775808 does not fit into 64 bits; write it as a"),
+        ({"a": [{"b": -MAX_INT - 1}]}, "does not fit into 64 bits"),
+        (nested(29), "is nested over 28 deep"),
+        (nested(900), "is nested over 28 deep"),
+    ],
+    ids=["large", "small and within", "deep", "very deep"],
+)
+def test_plain_json_refuses_what_verification_could_not_read(value, hint) -> None:
+    with pytest.raises(ValueError, match=hint):
+        plain_json(value)
+
+
+@pytest.mark.parametrize("value", [MAX_INT - 1, -MAX_INT, nested(28), True, 1e300])
+def test_plain_json_keeps_what_verification_can_read(value) -> None:
+    assert plain_json(value) == value
+
+
+def test_values_are_counted_with_what_holds_them() -> None:
+    assert [count_values(x) for x in (1, [], {}, [1, [2]], {"a": {"b": [0, 0]}})] == [
+        1,
+        1,
+        1,
+        4,
+        5,
+    ]
 
 
 def test_a_hash_depends_on_values_and_not_on_their_order() -> None:

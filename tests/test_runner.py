@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import errno
+import functools
+import hashlib
 import itertools
 import json
 import os
@@ -26,6 +28,7 @@ from ragen_bench.errors import (
     UnknownName,
 )
 from ragen_bench.plan import Settings, resolve
+from ragen_bench.provenance import own_source_sha256
 from ragen_bench.records import Episode, Summary
 from ragen_bench.run_folder import read_episodes, read_run
 from ragen_bench.runner import Observer
@@ -211,6 +214,50 @@ def test_another_setting_in_the_same_folder_is_refused(tmp_path) -> None:
         with pytest.raises(RunMismatch, match=f"{next(iter(change))}|cells"):
             play(tmp_path, **{"seeds": 2, **change})
     assert summary_bytes(tmp_path) == held
+
+
+OWN = """
+import ragen_bench as rb
+
+class Mine(rb.Agent):
+    async def act(self, observation, info):
+        return rb.Reply(text="<answer>Right</answer>")
+"""
+
+
+def test_an_agents_changed_source_does_not_go_on_in_the_same_folder(
+    tmp_path, monkeypatch
+) -> None:
+    source, out = tmp_path / "own_agent_of_a_test.py", tmp_path / "run"
+    source.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"{source.stem}:Mine"
+    play(out, agent=name, seeds=2)
+    known = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert read_run(out).agent_sha256 == known
+    episodes = (out / "episodes.jsonl").read_bytes()
+    (out / "episodes.jsonl").write_bytes(episodes.splitlines(keepends=True)[0])
+    source.write_text(OWN.replace("Right", "Left"))
+    with pytest.raises(RunMismatch, match=f"{known}.*--out") as caught:
+        play(out, agent=name, seeds=2)
+    assert name in str(caught.value)
+    source.write_text(OWN)
+    assert play(out, agent=name, seeds=2).complete
+    # A folder of before sources were hashed goes on, and so do agents of the package.
+    held = json.loads((out / "run.json").read_text())
+    del held["agent_sha256"]
+    (out / "run.json").write_text(json.dumps(held))
+    source.write_text(f"{OWN}# another\n")
+    assert play(out, agent=name, seeds=2).complete
+    play(tmp_path / "ours", agent="random", seeds=1)
+    assert read_run(tmp_path / "ours").agent_sha256 is None
+
+
+def test_an_agent_without_a_source_file_has_no_hash() -> None:
+    made = type("Made", (toy.Walker,), {"__module__": "nowhere"})
+    assert own_source_sha256(made) is None
+    assert own_source_sha256(functools.partial(toy.Walker)) is None
+    assert own_source_sha256(toy.Walker) == own_source_sha256(toy.Spy) is not None
 
 
 def test_a_full_disk_in_mid_run_loses_nothing(tmp_path) -> None:

@@ -19,12 +19,11 @@ from ragen_bench.board import (
     BoardCell,
     Seal,
     commitment_of,
-    freeze,
     load,
-    to_toml,
 )
 from ragen_bench.cli import cli
 from ragen_bench.errors import GenerationError, InvalidSpec
+from ragen_bench.freezing import freeze, to_toml
 from ragen_bench.records import RunConfig
 from ragen_bench.run_folder import read_episodes, read_run
 from ragen_bench.sealing import sealed_plans

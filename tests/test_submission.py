@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from submissions import FACTS, META, SALT, board_file, play, small
 
-from ragen_bench import cli_boards, meta_files
+import ragen_bench as rb
+from ragen_bench import cli_submit, meta_files
 from ragen_bench.cli import cli
 from ragen_bench.entries import MEMBERS, Entry, Meta, read_entry
 from ragen_bench.errors import InvalidSpec, UnknownName
@@ -140,12 +141,73 @@ def test_a_bundle_is_named_like_its_entry(here, run):
         submit(run, small(), here / "other.zip", META)
 
 
+@pytest.mark.parametrize(
+    "there", [["mine.zip"], ["mine.json"], ["mine.zip", "mine.json"]]
+)
+def test_a_submission_of_old_is_replaced_only_on_request(here, run, there):
+    for name in there:
+        (here / name).write_text("of old")
+    result = submitting("--meta", meta_file(here))
+    assert result.exit_code == 2
+    assert f"{' and '.join(there)} exist" in result.stderr
+    assert "--force" in result.stderr and "another --out" in result.stderr
+    assert all((here / name).read_text() == "of old" for name in there)
+    with pytest.raises(InvalidSpec, match="already"):
+        submit(run, small(), here / "mine.zip", META)
+    assert submitting("--meta", meta_file(here), "--force").exit_code == 0
+    assert verify(here / "mine.json", board=small()).faults == ()
+    assert verify(here / "mine.zip", board=small()).faults == ()
+
+
+def test_an_old_submission_is_told_of_before_anything_is_asked(here, monkeypatch):
+    monkeypatch.setattr(cli_submit, "is_terminal", lambda: True)
+    board_file(here)
+    (here / "mine.zip").write_text("of old")
+    # There is no run, and nobody answers.
+    assert "mine.zip exists already" in submitting().stderr
+
+
+def test_one_fault_is_no_faults(here, run):
+    path = run / "episodes.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    episode = json.loads(first)
+    episode["final_observation"] += "x"
+    path.write_text(f"{json.dumps(episode)}\n{rest}")
+    result = submitting("--meta", meta_file(here))
+    assert len(result.stdout.splitlines()) == 1
+    assert "run: 1 fault in the replay" in result.stderr
+
+
 def test_a_last_line_that_is_cut_off_stays_out_of_the_bundle(here, run):
     whole = (run / "episodes.jsonl").read_bytes()
     with open(run / "episodes.jsonl", "ab") as file:
         file.write(b'{"schema": 1, "env_')
     submit(run, small(), here / "mine.zip", META)
     assert member(here / "mine.zip", "episodes.jsonl") == whole
+
+
+class Wordy(rb.Agent):
+    """Stands still, with details as large and as deep as a record may hold."""
+
+    def reset(self, task: rb.Task) -> None:
+        super().reset(task)
+        self.left = 149_900
+
+    async def act(self, observation: str, info: object) -> rb.Reply:
+        deep: object = [2**63 - 1, -(2**63)]
+        for _ in range(25):
+            deep = {"x": deep}
+        count, self.left = self.left // 2, self.left - self.left // 2
+        details = {"deep": deep, "many": [0] * max(0, count - 40)}
+        return rb.Reply(text="<answer>?</answer>", details=details)
+
+
+def test_whatever_was_played_can_be_submitted(here, monkeypatch):
+    play(here, agent=f"{__name__}:Wordy")
+    summary = rb.score("run")
+    assert not summary.outcomes["agent_error"]
+    found = verify(here / "run", board=small())
+    assert found.faults == ()
 
 
 # What must not leave the machine ------------------------------------------------
@@ -365,8 +427,19 @@ def test_without_a_terminal_the_fields_are_listed(here, run):
 
 
 def test_on_a_terminal_it_asks_and_asks_again(here, run, monkeypatch):
-    monkeypatch.setattr(cli_boards, "is_terminal", lambda: True)
-    answers = ["", "none", "Me", "ftp://x", "https://x.example", "MIT", "none", "0", ""]
+    monkeypatch.setattr(cli_submit, "is_terminal", lambda: True)
+    answers = [
+        "",
+        "none",
+        "  ",
+        "Me",
+        "ftp://x",
+        "https://x.example",
+        "MIT",
+        "none",
+        "0",
+        "",
+    ]
     result = submitting(input="\n".join(answers) + "\n")
     assert result.exit_code == 0, result.output
     meta = read_entry(here / "mine.json").meta
@@ -385,10 +458,35 @@ def test_a_template_is_a_file_to_fill_in(here):
     assert invoke("submit", "--meta-template", "new.toml").exit_code == 0
     text = (here / "new.toml").read_text()
     assert all(f"{field} = " in text for field in meta_files.QUESTIONS)
-    assert meta_files.read_meta(here / "new.toml", "x").name == "new"
+    filled = text.replace('= ""', '= "said"').replace('link = "said"', 'link = ""')
+    (here / "filled.toml").write_text(filled)
+    assert meta_files.read_meta(here / "filled.toml", "x").name == "new"
     again = invoke("submit", "--meta-template", "new.toml")
     assert (again.exit_code, "File exists" in again.stderr) == (2, True)
     assert "must end in .toml" in invoke("submit", "--meta-template", "a.json").stderr
+
+
+def test_a_template_that_nobody_filled_in_is_refused(here, run):
+    invoke("submit", "--meta-template", "mine.toml")
+    result = submitting("--meta", "mine.toml")
+    assert result.exit_code == 2
+    for field in ("model", "organisation", "licence", "training_data"):
+        assert f"{field} is not filled in ({meta_files.QUESTIONS[field]})" in (
+            result.stderr
+        )
+    # The link may stay empty; name and attempt are given.
+    for field in ("link", "name", "attempt"):
+        assert f"{field} is" not in result.stderr
+    assert not (here / "mine.zip").exists()
+
+
+@pytest.mark.parametrize("field", FACTS)
+@pytest.mark.parametrize("value", ["", "  ", "\u00a0"])
+def test_a_field_that_is_left_open_is_named(here, field, value):
+    with pytest.raises(InvalidSpec, match=f": {field} is not filled in") as raised:
+        meta_files.read_meta(meta_file(here, **{field: value}, attempt=0), "mine")
+    assert "attempt is 0" in str(raised.value)
+    assert str(raised.value).count(" is not filled in") == 1
 
 
 @pytest.mark.parametrize(
@@ -457,7 +555,8 @@ def test_a_sealed_run_needs_the_salt_until_it_is_revealed(here):
     assert submitting("--meta", meta_file(here)).exit_code == 0
     # Anyone knows these seeds by now.
     assert read_entry(here / "mine.json").status == "replayed"
-    assert submitting("--meta", meta_file(here), "--salt", SALT).exit_code == 0
+    again = submitting("--meta", meta_file(here), "--salt", SALT, "--force")
+    assert again.exit_code == 0
     assert read_entry(here / "mine.json").status == "replayed"
 
 

@@ -70,6 +70,37 @@ def set_usage(number: int, **values: Any) -> bundles.Spoil:
     return lambda run: run.turn(number)["usage"].update(values)
 
 
+def priced(reasoning: float | None) -> bundles.Spoil:
+    """Have more reasoning than output, under a price that says where it belongs."""
+
+    def spoil(run: Run) -> None:
+        price = {"model": "m", "date": "2026-11-30", "currency": "USD", "input": 1.0}
+        run.run["price"] = {**price, "output": 2.0, "reasoning": reasoning}
+        usage = run.turn()["usage"]
+        usage["reasoning_tokens"] = usage["output_tokens"] + 1
+
+    return spoil
+
+
+def overflow(
+    *, max_context: int | None = None, used: int = 500, **config: Any
+) -> bundles.Spoil:
+    """Call the second prompt of an episode too long for the model."""
+
+    def spoil(run: Run) -> None:
+        run.run["config"].update(config)
+        run.run["model_facts"]["max_context"] = max_context
+        episode = run.episodes[0]
+        episode["final_observation"] = episode["turns"][1]["observation"]
+        episode["return"] = episode["turns"][0]["scored_reward"]
+        episode.update(outcome="context_overflow", error="too long", success=False)
+        episode.update(terminated=False, truncated=False)
+        del episode["turns"][1:]
+        run.turn()["usage"]["input_tokens"] = used
+
+    return spoil
+
+
 def swap_seeds(run: Run) -> None:
     first = run.episodes[0]
     other = next(
@@ -227,6 +258,53 @@ SPOILED: dict[str, tuple[str, bundles.Spoil]] = {
     "environment of another module": ("bad_name", foreign_env),
     "no tokens": ("usage_impossible", set_usage(0, output_tokens=0)),
     "negative tokens": ("usage_impossible", set_usage(0, input_tokens=-1)),
+    "endless salt": ("bad_setting", set_config(salt="x" * 10_000)),
+    "more than its own context": (
+        "usage_impossible",
+        lambda run: (
+            set_config(model="hf:some", max_tokens=9999)(run),
+            run.run["model_facts"].update(max_context=400),
+        ),
+    ),
+    "a prompt without tokens": ("usage_impossible", set_usage(0, input_tokens=0)),
+    "more cached than read": ("usage_impossible", set_usage(0, cached_tokens=501)),
+    "more reasoning than any context": (
+        "usage_impossible",
+        set_usage(0, reasoning_tokens=10**9),
+    ),
+    "more read than any context": (
+        "usage_impossible",
+        set_usage(0, input_tokens=10**9),
+    ),
+    "reasoning above the output that holds it": (
+        "usage_impossible",
+        priced(reasoning=None),
+    ),
+    "tiny thinks apart": (
+        "usage_impossible",
+        lambda run: (
+            set_config(model="tiny", max_tokens=9999, **{"class": "trained"})(run),
+            set_usage(0, reasoning_tokens=999)(run),
+        ),
+    ),
+    "tiny called untrained": ("class_mismatch", set_config(model="tiny")),
+    "script called trained": (
+        "class_mismatch",
+        set_config(model="scripted:x", **{"class": "trained"}),
+    ),
+    "early overflow": ("outcome_mismatch", overflow(max_context=100_000)),
+    "early overflow of a server": (
+        "outcome_mismatch",
+        overflow(model_args={"max_context": "100000"}),
+    ),
+    "early overflow of a context policy": (
+        "outcome_mismatch",
+        overflow(max_context=100_000, context="tokens:100000"),
+    ),
+    "overflow soon after a short prompt": (
+        "outcome_mismatch",
+        overflow(max_context=4000),
+    ),
     "too few tokens": ("usage_impossible", set_usage(1, output_tokens=1)),
     "unknown ending": ("finish_reason_impossible", set_turn("finish_reason", SCRIPT)),
     "time runs backwards": ("time_impossible", set_turn("latency_s", -0.5)),
@@ -287,6 +365,38 @@ def test_spoiled_contents_are_refused(
     else:
         path = pack(tmp_path / "x.zip", run.members())
     assert code in codes(path, board)
+
+
+HONEST: dict[str, bundles.Spoil] = {
+    "nothing told": set_usage(0, input_tokens=None, output_tokens=None),
+    "all of it cached": set_usage(0, cached_tokens=500),
+    "reasoning on top of the output": priced(reasoning=2.0),
+    "no price, and reasoning on top": set_usage(0, reasoning_tokens=5000),
+    "a script that counts what it read and not what was cached": lambda run: (
+        set_config(model="lm-eval:anthropic-chat")(run),
+        set_usage(0, cached_tokens=900)(run),
+    ),
+    "no model, and no tokens": lambda run: (
+        set_config(agent="mine:Agent", model=None, **{"class": "solver"})(run),
+        set_usage(0, input_tokens=0, cached_tokens=0, output_tokens=0)(run),
+    ),
+    "a small context overflows": overflow(max_context=700, used=690),
+    "nobody told the context": overflow(),
+    "a context that is no number": overflow(max_context="large"),
+    "nobody told the context, whatever the policy": overflow(context="tokens:99999"),
+    "a policy of few tokens": overflow(max_context=100_000, context="tokens:600"),
+}
+"""What servers and agents really say, and what may be so."""
+
+
+@pytest.mark.parametrize("honest", HONEST)
+def test_what_may_be_so_is_no_fault(
+    honest: str, small: tuple[Board, Run], tmp_path: Path
+) -> None:
+    board, true = small
+    run = true.copy()
+    HONEST[honest](run)
+    assert codes(pack(tmp_path / "x.zip", run.members()), board) == set()
 
 
 def test_the_order_of_episodes_means_nothing(

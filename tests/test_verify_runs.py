@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,51 @@ def test_sealed_seeds_are_compared_once_the_salt_is_known(tmp_path: Path) -> Non
     assert codes(tmp_path / "open", salt) == {"seal_mismatch"}
 
 
+def salted(tmp_path: Path) -> dict[str, Any]:
+    """Return a board that is sealed, the same one before, and runs with a salt."""
+    path, before = tmp_path / "small.toml", tmp_path / "open.toml"
+    bundles.board(path, repeats=1)
+    before.write_bytes(path.read_bytes())
+    sealing.seal(path, tmp_path / "salt")
+    salt = sealing.read_salt(tmp_path / "salt")
+    rb.run(str(path), agent="random", salt=salt, out=tmp_path / "sealed")
+    rb.run(str(path), agent="random", out=tmp_path / "open")
+    cells = [f"{cell.env_id}:{cell.level}" for cell in bundles.CELLS]
+    rb.run(envs=cells, seeds=2, agent="random", salt="lucky", out=tmp_path / "own")
+    run = bundles.read(tmp_path / "own")
+    run.run["config"].update(board="small", board_version=1)
+    run.run["config"]["cells"] = bundles.read(tmp_path / "open").run["config"]["cells"]
+    pack(tmp_path / "lucky.zip", run.members())
+    return {"sealed": path, "before": before, "salt": salt}
+
+
+def test_a_salt_that_is_missing_or_too_much_is_one_fault_with_a_way_out(
+    tmp_path: Path,
+) -> None:
+    made = salted(tmp_path)
+    for run, board, salt, way_out in [
+        ("sealed", made["sealed"], None, "give --salt @FILE"),
+        ("sealed", made["sealed"], "x" * 40, "give the salt that"),
+        ("sealed", made["before"], None, "give --board FILE.toml.*and --salt @FILE"),
+        ("sealed", made["before"], made["salt"], "give --board FILE.toml"),
+        ("sealed", None, None, "give --board FILE.toml.*and --salt @FILE"),
+        ("open", made["sealed"], made["salt"], "leave --salt out"),
+        ("own", None, "lucky", "leave --salt out"),
+    ]:
+        (fault,) = verify(tmp_path / run, board=board, salt=salt).faults
+        assert re.search(way_out, fault.message), fault
+
+
+def test_noise_that_a_salt_moved_is_one_fault_of_a_boards_run(tmp_path: Path) -> None:
+    made = salted(tmp_path)
+    found = verify(tmp_path / "lucky.zip", board=made["before"])
+    told = [fault for fault in found.faults if fault.code != "missing_episode"]
+    (fault,) = [f for f in told if "seed" not in f.code]
+    assert fault.code == "not_the_board"
+    assert "--salt" in fault.message and "lucky" not in str(found.faults)
+    assert found.actions > 0
+
+
 @pytest.mark.hf
 def test_a_run_of_the_model_that_ships_is_confirmed(tmp_path: Path) -> None:
     summary = rb.run(envs=["ragen/Bandit-v0:1", "ragen/Sokoban-v0:1"], seeds=2,
@@ -282,7 +328,9 @@ def test_a_solver_behind_the_name_of_a_model_is_noticed(tmp_path: Path) -> None:
         found = confirmed(relabelled(out, tmp_path / "x.zip"))
         warned = {warning.code for warning in found.warnings}
         assert ("solver_like" in warned) == like
-        assert "prompt_unchecked" in warned
+        (told,) = [w for w in found.warnings if w.code == "prompt_unchecked"]
+        assert "mine:Agent" in told.message
+        assert "were replayed" in told.message and "not checked" in told.message
 
 
 def test_players_who_break_ties_by_chance_are_never_called_solvers() -> None:
@@ -447,6 +495,7 @@ def test_the_command_says_a_fault_a_line(tmp_path: Path) -> None:
     first = run.episodes[0]
     key = f"ragen/Bandit-v0:3/test/{first['seed']}/0"
     assert line.startswith(f"reward_mismatch  {key} turn 0: reward is 5.0")
+    assert ": 1 fault; " in bad.stderr
     help = subprocess.run([*command, "--help"], capture_output=True, text=True).stdout
     assert "ragen-bench verify runs/smoke-random" in help
 

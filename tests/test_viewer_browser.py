@@ -200,6 +200,34 @@ def test_the_table_is_sorted_by_its_headers(browser, base):
     assert browser.one(header).get_attribute("aria-sort") == "none"
 
 
+def test_local_runs_are_marked_and_have_no_rank(browser, base):
+    browser.open(base + "index.html")
+    rows = dict(
+        browser.js(
+            "return [...document.querySelectorAll('#table tbody:first-of-type tr')]"
+            ".filter((row) => row.querySelector('a')).map((row) =>"
+            " [row.querySelector('a').textContent, [row.cells[0].textContent,"
+            " [...row.querySelectorAll('th .tag')].map((tag) => tag.textContent)]])"
+        )
+    )
+    assert rows["by-oracle"] == ["1", []]
+    assert rows["oracle"] == rows["random"] == ["\u2013", ["local"]]
+    assert "without a rank" in browser.one("#local").text
+    browser.click("[data-key=rank]")
+    assert browser.texts(ENTRIES)[0] == "by-oracle"
+
+
+def test_a_warning_is_told_in_words(browser, base):
+    browser.open(base + "run.html#by-oracle")
+    text = "prompt_unchecked  run.json: mine:Agent does not come with ragen-bench"
+    assert browser.js("return RB.warning(arguments[0])", text) == (
+        "Prompts were not checked: mine:Agent does not come with ragen-bench."
+    )
+    assert browser.js("return RB.warning(arguments[0])", "odd") == (
+        "Warning of the verifier: odd."
+    )
+
+
 def test_filters_narrow_the_table_and_floor_and_ceiling_stay(browser, base):
     browser.open(base + "index.html")
     assert len(browser.texts("#table tr.reference")) == 2
@@ -245,9 +273,10 @@ def test_an_episode_is_opened_from_its_run_and_played(browser, base):
     assert "optimal here: " in browser.one(".stage svg.grid").get_attribute(
         "aria-label"
     )
-    browser.choose("#speed", "150")
+    browser.choose("#speed", "1600")
     browser.click("#play")
     assert browser.one("#play").get_attribute("aria-label") == "Pause"
+    browser.choose("#speed", "150")
     browser.until(
         "return document.querySelector('#where').textContent.startsWith('End')"
     )

@@ -34,6 +34,10 @@ def held(site: Path, key: str):
     return json.loads(call[2])
 
 
+def held_page(site: Path, slug: str):
+    return held(site, f"run/{slug}")
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -71,21 +75,79 @@ def rows_of(site: Path):
 
 
 class TestBoards:
-    def test_entries_and_runs_are_ranked_by_score_with_rank_ranges(self, site):
+    def test_local_runs_stand_by_score_among_ranked_entries_without_a_rank(self, site):
         board = rows_of(site)
         slugs = [row["slug"] for row in board["ranked"]]
-        assert slugs[:2] == ["by-oracle", "oracle"]
+        assert slugs[:2] == ["by-oracle", "oracle"] and len(slugs) == 4
         scores = [row["score"][0] for row in board["ranked"]]
         assert scores == sorted(scores, reverse=True)
-        for row in board["ranked"]:
-            best, worst = row["ranks"]
-            assert 1 <= best <= worst <= len(slugs)
-        assert board["ranked"][0]["ranks"][0] == 1
+        assert [row["ranks"] for row in board["ranked"]] == [[1, 1], None, None, None]
+        statuses = [row["status"] for row in board["ranked"]]
+        assert statuses == ["replayed", "run", "run", "run"]
+
+    def test_local_runs_change_no_entrys_rank(self, made, tmp_path):
+        home = shutil.copytree(made["entries"], tmp_path / "entries")
+        copied = json.loads((home / "smoke/by-oracle.json").read_text())
+        copied["meta"]["name"] = "twin"
+        (home / "smoke/twin.json").write_text(json.dumps(copied))
+
+        def ranks(name: str, *runs: Path) -> dict[str, list[int]]:
+            build(runs, tmp_path / name, entries=home, solved=0)
+            rows = rows_of(tmp_path / name)["ranked"]
+            return {row["slug"]: row["ranks"] for row in rows if row["ranks"]}
+
+        alone = ranks("alone")
+        assert alone == {"by-oracle": [1, 2], "twin": [1, 2]}
+        many = [made[name] for name in ("oracle", "random", "hostile")]
+        assert ranks("beside", *many) == alone
+
+    def test_without_a_ranked_entry_the_runs_are_ranked(self, made, tmp_path):
+        (tmp_path / "none").mkdir()
+        runs = [made["oracle"], made["random"]]
+        build(runs, tmp_path / "site", entries=tmp_path / "none", solved=0)
+        rows = rows_of(tmp_path / "site")["ranked"]
+        assert [(row["slug"], row["ranks"]) for row in rows] == [
+            ("oracle", [1, 1]),
+            ("random", [2, 2]),
+        ]
+
+    @pytest.mark.parametrize(
+        ("changed", "reason"),
+        [
+            ({"board_version": 2}, "played version 2 of the board, which is 1 now"),
+            ({"board_digest": "0" * 64}, "played another list of episodes"),
+            ({"sealed": "1" * 64}, "seeds of a seal that the board no longer has"),
+        ],
+    )
+    def test_an_entry_that_is_not_the_boards_is_not_ranked(
+        self, made, tmp_path, changed, reason
+    ):
+        home = shutil.copytree(made["entries"], tmp_path / "entries")
+        path = home / "smoke/by-oracle.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+        build([], tmp_path / "site", entries=home, solved=0)
+        board = rows_of(tmp_path / "site")
+        because = {row["slug"]: row["because"] for row in board["others"]}
+        assert board["ranked"] == [] and reason in because["by-oracle"][0]
+
+    def test_a_class_is_called_declared_unless_the_agent_comes_with_us(
+        self, site, made, tmp_path
+    ):
+        rows = rows_of(site)["ranked"]
+        assert not any(row["declared"] for row in rows)
+        run = shutil.copytree(made["oracle"], tmp_path / "mine")
+        held = json.loads((run / "run.json").read_text())
+        held["config"].update(agent="mine:Agent", **{"class": "llm"})
+        (run / "run.json").write_text(json.dumps(held))
+        build([run], tmp_path / "site", entries=made["entries"], solved=0)
+        rows = {row["slug"]: row for row in rows_of(tmp_path / "site")["ranked"]}
+        assert (rows["mine"]["class"], rows["mine"]["declared"]) == ("llm", True)
+        assert held_page(tmp_path / "site", "mine")["declared"] is True
 
     def test_an_entry_of_another_version_stands_apart_with_the_reason(self, site):
         [other] = rows_of(site)["others"]
         assert (other["slug"], other["ranks"]) == ("by-random", None)
-        assert "version 2" in other["because"][0]
+        assert "version 2" in other["because"][0] and not other["rankable"]
 
     def test_floor_and_ceiling_of_every_environment_and_cell_are_shown(self, site):
         names = {line["name"] for line in rows_of(site)["floors"]}
@@ -392,9 +454,25 @@ class TestCommand:
         args += ["--entries", str(made["entries"]), "--solved", "1"]
         done = CliRunner().invoke(cli, args)
         assert (done.exit_code, done.output) == (0, f"{out}/index.html\n")
+        # An entry that is among those of the boards is shown once.
+        args.append(str(bundle.with_suffix(".json")))
         done = CliRunner().invoke(cli, [*args, "--json"])
         facts = json.loads(done.output)
         assert facts["runs"] == 4 and facts["episodes"] == 4 * 48
+
+    def test_an_entry_is_shown_as_one_with_its_transcripts(self, made, tmp_path):
+        (tmp_path / "none").mkdir()
+        out, path = tmp_path / "site", made["entries"] / "smoke/by-oracle.json"
+        args = ["view", str(path), "--out", str(out)]
+        done = CliRunner().invoke(cli, [*args, "--entries", str(tmp_path / "none")])
+        assert done.exit_code == 0, done.output
+        [row] = rows_of(out)["ranked"]
+        assert (row["status"], row["episodes"]) == ("replayed", 48)
+        bare = tmp_path / "by-oracle.json"
+        shutil.copy(path, bare)
+        build([bare], out, entries=tmp_path / "none")
+        [row] = rows_of(out)["ranked"]
+        assert (row["status"], row["episodes"]) == ("replayed", 0)
 
     def test_a_damaged_bundle_is_refused_in_one_line(self, made, tmp_path):
         whole = (made["entries"] / "smoke/by-oracle.zip").read_bytes()

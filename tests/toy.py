@@ -7,6 +7,7 @@ Processes that a test starts may import it too: ``toy:toy/Corridor-v0`` is the t
 import asyncio
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.spaces import Box
 
 import ragen_bench as rb
 from ragen_bench.errors import ContextOverflow, ProviderError, RecordError
+from ragen_bench.model import Usage
 from ragen_bench.registry import MODELS
 from ragen_bench.seeding import Stream
 from ragen_bench.symbolic import Observation, Step
@@ -290,6 +292,20 @@ MISDEEDS: dict[str, Any] = {
     ),
     "usage": _returns(rb.Reply(text=_RIGHT, usage=None)),  # type: ignore[arg-type]
     "object in details": _returns(rb.Reply(text=_RIGHT, details={"x": object()})),
+    "65 bits in details": _returns(rb.Reply(text=_RIGHT, details={"x": [2**63]})),
+    "too much in details": _returns(
+        rb.Reply(text=_RIGHT, details={"x": [0] * 150_000})
+    ),
+    "depth in details": _returns(
+        rb.Reply(text=_RIGHT, details=json.loads('{"x":' * 29 + "{}" + "}" * 29))
+    ),
+    "65 bits in usage": _returns(
+        rb.Reply(text=_RIGHT, usage=Usage(output_tokens=2**63))
+    ),
+    "less than no tokens": _returns(
+        rb.Reply(text=_RIGHT, usage=Usage(input_tokens=-1))
+    ),
+    "less than nothing cut": _returns(rb.Reply(text=_RIGHT, context_cut=-1)),
     "NaN in details": _returns(rb.Reply(text=_RIGHT, details={"x": float("nan")})),
     "overflow": _raises(ContextOverflow("prompt of 99 tokens, context of 9")),
     "provider": _raises(ProviderError("503 after 5 tries")),

@@ -59,6 +59,7 @@
   }
 
   const sorters = {
+    // Who has no rank, such as a local run, stands behind those that have one.
     rank: (item) => (item.row && item.row.ranks ? item.row.ranks[0] : null),
     label: (item) => item.label.toLowerCase(),
     value: (item) => item.value[0],
@@ -141,7 +142,7 @@
           ),
           RB.bar(item.value, domain, marks)
         ),
-      class: () => RB.el("td", null, row ? RB.el("span", { class: "tag" }, row.class) : ""),
+      class: () => RB.el("td", null, row ? RB.classTag(row) : ""),
       tokens: () => RB.el("td", { class: "right" }, row ? RB.count(row.tokens[1]) : "\u2013"),
       cost: () =>
         RB.el("td", { class: "right" }, row && row.cost !== null ? RB.short(row.cost) + " " + (row.currency || "") : "\u2013"),
@@ -161,7 +162,7 @@
     const row = item.row;
     const parts = [RB.el("a", { href: "run.html#" + row.slug }, row.label), " "];
     if (row.status === "sealed") parts.push(RB.el("span", { class: "tag sealed" }, "sealed"));
-    if (row.status === "run") parts.push(RB.el("span", { class: "tag" }, "not submitted"));
+    if (row.status === "run") parts.push(RB.el("span", { class: "tag" }, "local"));
     const player = RB.player(row);
     parts.push(RB.el("span", { class: "small" }, row.by ? player + ", " + row.by : player));
     if (!row.rankable) {

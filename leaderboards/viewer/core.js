@@ -102,6 +102,10 @@ const RB = {};
 
   // "ragen/Sokoban-v0:2" to "Sokoban 2"; other namespaces stay.
   RB.cellName = (name) => name.replace(/^ragen\//, "").replace(/-v0(?=:|$)/, "").replace(":", " ");
+  // What an agent that does not come with ragen-bench is, only it says itself.
+  RB.className = (about) => about.class + (about.declared ? ", as declared" : "");
+  RB.classTag = (about) =>
+    RB.el("span", { class: "tag", title: about.declared ? "what the agent says of itself" : null }, RB.className(about));
   RB.player = (about) => [about.agent, about.model].filter(Boolean).join(" \u00b7 ");
 
   RB.outcomeName = {

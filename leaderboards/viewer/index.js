@@ -58,11 +58,22 @@ RB.load("site").then(function (site) {
     RB.id("board-about").textContent = facts.filter(Boolean).join(" \u00b7 ");
     const count = RB.boardTable(RB.id("table"), board, state, sortBy);
     const all = board.ranked.length + board.others.length;
+    RB.id("local").textContent = aboutLocalRuns();
+    RB.id("local").hidden = !RB.id("local").textContent;
     RB.id("none").hidden = count > 0;
     RB.id("none").textContent = all
       ? "No entry fits these filters."
       : "Nobody has submitted to this board yet, and no run of it was given.";
     return count;
+  }
+
+  // Return whose ranks these are, where runs stand beside entries.
+  function aboutLocalRuns() {
+    const isLocal = (row) => row.status === "run";
+    if (!board.name || !board.ranked.some(isLocal)) return "";
+    return board.ranked.every(isLocal)
+      ? "No entry of this board is ranked here, so the ranks are those of the local runs among themselves."
+      : "Ranks are among the entries of the board. A local run was given to this site and never submitted: it stands where its score places it, without a rank, and moves nobody else's.";
   }
 
   function sortBy(key) {

@@ -142,10 +142,20 @@
     RB.id("how").hidden = false;
   }
 
+  // Return a warning of the verifier, "code  place: message", as a sentence.
+  RB.warning = function (text) {
+    const [, code, message] = /^(\w+)  .*?: ([^]*)$/.exec(text) || [null, "", text];
+    const heads = {
+      prompt_unchecked: "Prompts were not checked",
+      solver_like: "Plays as a solver does",
+    };
+    return (heads[code] || "Warning of the verifier") + ": " + message + ".";
+  };
+
   function notices(run) {
     RB.id("notices").replaceChildren();
     if (!run.rankable) RB.notice("Not ranked: " + (run.because.join("; ") || "no board") + ".");
-    (run.warnings || []).forEach((text) => RB.notice("Warning of the verifier: " + text + "."));
+    (run.warnings || []).forEach((text) => RB.notice(RB.warning(text)));
     if (run.status && !run.episodes) RB.notice("This site holds no transcripts of this entry; its bundle does.");
   }
 
@@ -159,7 +169,7 @@
     RB.id("title").textContent = run.label;
     const where = run.board ? "board " + run.board : "no board";
     const status = { sealed: "played by the board's keepers on sealed seeds", replayed: "checked by replay" }[run.status];
-    RB.id("subtitle").textContent = [RB.player(run), run.class, where, status].filter(Boolean).join(" \u00b7 ");
+    RB.id("subtitle").textContent = [RB.player(run), RB.className(run), where, status].filter(Boolean).join(" \u00b7 ");
     notices(run);
     tiles(run);
     breakdown(run);

@@ -1,24 +1,16 @@
 """The table of a board: entries by score with rank ranges, floor and ceiling."""
 
 import dataclasses
-import importlib.resources
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from ragen_bench.agent import AgentClass
 from ragen_bench.board import Board
-from ragen_bench.entries import Entry, read_entry
+from ragen_bench.entries import Entry, why_not_current
 from ragen_bench.errors import RecordError
-from ragen_bench.intervals import interval
 from ragen_bench.ranking.comparisons import Comparison, compare, pairs
 from ragen_bench.ranking.played import of_entry
 from ragen_bench.ranking.ranks import RankRange, rank_ranges
 from ragen_bench.ranking.scores import Scores, scores
-from ragen_bench.records import Interval
-from ragen_bench.tables import NOTHING, Table, interval_text, number_text
-
-_FOLDER = "ragen_bench.leaderboards"
-_ENTRIES = "entries"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +51,18 @@ class BoardTable:
     """Ranked entries, best score first."""
     floor: Bound
     below: tuple[Row, ...]
-    """Entries that are not ranked: incomplete, unrankable or of another version."""
+    """Entries that are not ranked: incomplete, unrankable, or of other
+    episodes than the board's own."""
     comparisons: tuple[Comparison, ...]
     """Every two of the ranked entries."""
+
+    def lines(self) -> "list[Row | Bound]":
+        """Return ranked entries and bounds together, best score first."""
+        found: list[tuple[float, Row | Bound]] = [(1.0, self.ceiling)]
+        found += [(row.scores.score.mean or 0.0, row) for row in self.rows]
+        found.append((0.0, self.floor))
+        found.sort(key=lambda line: line[0], reverse=True)  # keeps the order of equals
+        return [line for _, line in found]
 
 
 def board_table(
@@ -129,13 +130,8 @@ def _check(board: Board, entries: Iterable[Entry]) -> None:
 
 def _why_not(board: Board, entry: Entry) -> str:
     """Return why an entry is not ranked, empty if it is."""
-    if entry.board_version != board.version:
-        return (
-            f"played version {entry.board_version} of the board, which is "
-            f"{board.version} now"
-        )
-    if entry.board_digest != board.digest:
-        return "played another list of episodes than the board's"
+    if reason := why_not_current(entry, board):
+        return reason
     summary = entry.summary
     if not summary.complete or not summary.rankable or summary.score.mean is None:
         return "; ".join(summary.unrankable_because) or "no score"
@@ -157,53 +153,3 @@ def _bound(
             if env_id in returns and returns[env_id] is None and not entry.sealed:
                 returns[env_id] = getattr(found, name)
     return Bound(name=name, score=score, returns=returns)
-
-
-def to_table(found: BoardTable) -> Table:
-    """Return a table of texts: ceiling, ranked entries, floor, and those below.
-
-    Below the floor's row stand the entries that are not ranked, without a rank; their
-    reasons are `Row.reason`.
-    """
-    columns = ("entry", "class", "rank", "score", *found.envs)
-    lines = [_bound_line(found.ceiling)]
-    lines += [_line(row, found.envs) for row in found.rows]
-    lines.append(_bound_line(found.floor))
-    lines += [_line(row, found.envs) for row in found.below]
-    return Table(columns=columns, rows=tuple(lines))
-
-
-def _line(row: Row, envs: Sequence[str]) -> tuple[str, ...]:
-    unknown = interval(None, None, None, 0)
-    values: list[Interval] = [row.scores.envs.get(env, unknown) for env in envs]
-    return (
-        row.name,
-        row.entry.summary.agent_class,
-        NOTHING if row.rank is None else str(row.rank),
-        interval_text(row.scores.score),
-        *map(interval_text, values),
-    )
-
-
-def _bound_line(bound: Bound) -> tuple[str, ...]:
-    score = number_text(bound.score)
-    cells = [
-        score if returned is None else f"{score} (return {number_text(returned)})"
-        for returned in bound.returns.values()
-    ]
-    return (bound.name, NOTHING, NOTHING, score, *cells)
-
-
-def read_entries(board: str, folder: Path | None = None) -> list[Entry]:
-    """Return the entries of a board, in the order of their file names.
-
-    Args:
-        board: Its name.
-        folder: Holds a folder of JSON files for each board; by default that of the
-            entries which ship with the project.
-
-    Raises:
-        RecordError: A file cannot be read.
-    """
-    root = folder or Path(str(importlib.resources.files(_FOLDER) / _ENTRIES))
-    return [read_entry(path) for path in sorted((root / board).glob("*.json"))]

@@ -13,10 +13,10 @@ from ragen_bench.intervals import (
     composite,
     resample,
 )
-from ragen_bench.power import seeds_to_separate
 from ragen_bench.ranking.pairing import Pair, SharedCell, pair
 from ragen_bench.ranking.permutation import holm, p_values
 from ragen_bench.ranking.played import Played
+from ragen_bench.ranking.separation import needed_seeds
 from ragen_bench.records import Interval
 from ragen_bench.seeding import child
 
@@ -45,8 +45,8 @@ class Comparison:
     seeds: int
     """The fewest shared instances of a cell."""
     seeds_needed: int | None
-    """Seeds in each cell that would show such a gap; None: no number would, or it
-    cannot be told."""
+    """Seeds in each cell that would tell them apart, more than ``seeds``; None: they
+    are apart already, no number would, it cannot be told, or it was not asked for."""
 
     @property
     def winner(self) -> str | None:
@@ -71,17 +71,20 @@ def pairs(played: Sequence[Played]) -> list[Pair]:
     return [pair(one, other) for one, other in itertools.combinations(played, 2)]
 
 
-def compare(found: Sequence[Pair], *, intervals: bool = True) -> list[Comparison]:
+def compare(
+    found: Sequence[Pair], *, intervals: bool = True, seeds: bool = False
+) -> list[Comparison]:
     """Return how the agents of each pair compare, corrected for their number.
 
     Args:
         found: The pairs, all of which count in the correction.
         intervals: Whether to compute an interval for each difference.
+        seeds: Whether to find how many would tell tied agents apart.
     """
     values = p_values([one.parts() for one in found])
     adjusted = holm(values)
     ranges = difference_intervals(found) if intervals else [None] * len(found)
-    alpha = ALPHA / max(len(found), 1)
+    alpha = ALPHA / max(len(found), 1)  # the least that Holm's correction asks for
     return [
         Comparison(
             first=one.first.label,
@@ -93,32 +96,14 @@ def compare(found: Sequence[Pair], *, intervals: bool = True) -> list[Comparison
             shared=one.shared,
             left_out=one.left_out,
             seeds=min((cell.instances for cell in one.cells), default=0),
-            seeds_needed=needed_seeds(one, alpha),
+            seeds_needed=(
+                needed_seeds(one, alpha) if seeds and corrected > ALPHA else None
+            ),
         )
         for one, p, corrected, difference in zip(
             found, values, adjusted, ranges, strict=True
         )
     ]
-
-
-def needed_seeds(one: Pair, alpha: float = ALPHA) -> int | None:
-    """Return the seeds in each cell that would tell two agents apart, None if none.
-
-    Their gap and the variance of their differences are taken to be those seen.
-    """
-    if not one.cells or any(cell.instances < 2 for cell in one.cells):
-        return None
-    weights = one.weights()
-    variance = sum(
-        weights[cell.name] ** 2 * float(_means(cell).var(ddof=1)) for cell in one.cells
-    )
-    return seeds_to_separate(one.gap(), variance, cells=len(one.cells), alpha=alpha)
-
-
-def _means(cell: SharedCell) -> Floats:
-    """Return each instance's mean gain in units of the room."""
-    counts = np.bincount(cell.owner, minlength=cell.instances)
-    return cell.sums() / counts / cell.room
 
 
 def difference_intervals(found: Sequence[Pair]) -> list[Interval]:

@@ -31,26 +31,27 @@ _SAME_DRAWN = 1e-6
 _HALVINGS = 60
 
 
-def p_values(tests: Sequence[Floats]) -> list[float]:
+def p_values(tests: Sequence[Floats], *, draws: int = DRAWS) -> list[float]:
     """Return the two-sided p value of each sum of differences.
 
     Args:
         tests: For each test the differences, one for each instance.
+        draws: How many flips are drawn where not all are counted.
     """
     sizes = [np.sort(np.abs(values[values != 0])) for values in tests]
     widest = max((len(size) for size in sizes), default=0)
-    draws = None
+    flips = None
     if widest > EXACT:
         rng = child(0, "sign flips")
-        draws = rng.random((DRAWS, widest), dtype=np.float32)
+        flips = rng.random((draws, widest), dtype=np.float32)
     found = []
     for values, size in zip(tests, sizes, strict=True):
         seen = abs(float(values.sum()))
         if len(size) <= EXACT:
             found.append(_counted(size, seen))
         else:
-            assert draws is not None
-            found.append(_drawn(size, seen, draws[:, : len(size)]))
+            assert flips is not None
+            found.append(_drawn(size, seen, flips[:, : len(size)]))
     return found
 
 
@@ -68,7 +69,7 @@ def _drawn(sizes: Floats, seen: float, draws: NDArray[np.float32]) -> float:
     Args:
         sizes: [n], all above 0.
         seen: Distance of the sum from 0.
-        draws: [DRAWS, n], uniform in [0, 1).
+        draws: [D, n], uniform in [0, 1).
     """
     most = float(sizes.sum())
     if seen >= most * (1 - _SAME):

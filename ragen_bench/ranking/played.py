@@ -19,6 +19,7 @@ from ragen_bench.intervals import Floats
 from ragen_bench.records import CellPlan, Episode, RunRecord, Summary
 from ragen_bench.run_folder import read_episodes, read_run
 from ragen_bench.scoring import summarise
+from ragen_bench.wording import counted
 
 Key: TypeAlias = tuple[int, int]
 """Seed and rep."""
@@ -204,9 +205,10 @@ def _entry_cell(
     keys = [(seed, rep) for seed in sorted(seeds) for rep in range(repeats)]
     if not len(keys) == len(returns) == len(successes):
         raise RecordError(
-            f"entry {entry.meta.name!r} has {len(returns)} returns and "
-            f"{len(successes)} successes in {name}, but the board has {len(keys)} "
-            "episodes there; verify the entry's bundle"
+            f"entry {entry.meta.name!r} has {counted(len(returns), 'return')} and "
+            f"{counted(len(successes), 'success', 'successes')} in {name}, but the "
+            f"board has {counted(len(keys), 'episode')} there; verify the entry's "
+            "bundle"
         )
     places = [i for i, value in enumerate(returns) if value is not None]
     score = entry.summary.cells[name]

@@ -22,6 +22,7 @@ from ragen_bench.ranking.scores import Scores, common, scores
 from ragen_bench.records import Interval
 from ragen_bench.tables import NOTHING, Table, interval_text, to_markdown
 from ragen_bench.tables import to_text as aligned
+from ragen_bench.wording import counted
 
 _FIRST = 3
 """Differences of a pair that are named unless all are asked for."""
@@ -72,7 +73,7 @@ def side_by_side(played: Sequence[Played]) -> SideBySide:
         one.summary.score.mean is not None for one in played
     )
     found = pairs(shared)
-    comparisons = compare(found)
+    comparisons = compare(found, seeds=True)
     return SideBySide(
         played=tuple(played),
         left_out=left_out,
@@ -169,9 +170,9 @@ def to_text(found: SideBySide, *, markdown: bool = False, every: bool = False) -
         )
     left = [f"{n} of {label}" for label, n in found.left_out.items() if n]
     if left:
+        shared = counted(found.scores[found.played[0].label].episodes, "episode")
         blocks.append(
-            f"Compared on the {found.scores[found.played[0].label].episodes} episodes "
-            f"that all have; left out: {', '.join(left)}.\n"
+            f"Compared on the {shared} that all have; left out: {', '.join(left)}.\n"
         )
     return "\n".join(blocks)
 
@@ -215,11 +216,13 @@ def p_text(value: float) -> str:
 
 def seeds_text(one: Comparison) -> str:
     """Return how many seeds in each cell would tell two agents apart."""
-    if one.gap is None or one.winner is not None:
+    if one.gap is None:
         return NOTHING
+    if one.winner is not None:
+        return "apart already"
     if one.seeds_needed is None:
-        return "no number of seeds" if abs(one.gap) < 1e-9 else NOTHING
-    more = max(one.seeds_needed - one.seeds, 0)
+        return "no number of seeds" if abs(one.gap) < 1e-9 else "cannot be said"
+    more = one.seeds_needed - one.seeds
     return f"{one.seeds_needed:,} seeds a cell ({more:,} more)"
 
 
@@ -249,7 +252,8 @@ def _difference_lines(pair: Pair, every: bool) -> Iterator[str]:
     names = (pair.first.label, pair.second.label)
     first, second = won(listed)
     yield (
-        f"{names[0]} and {names[1]} differ on {len(listed)} of {pair.shared} episodes: "
+        f"{names[0]} and {names[1]} differ on {len(listed)} of "
+        f"{counted(pair.shared, 'episode')}: "
         f"{names[0]} got more on {first}, {names[1]} on {second}"
     )
     for one in listed if every else listed[:_FIRST]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_bench.errors import InvalidSpec
+from ragen_bench.errors import InvalidSpec, MissingExtra
 
 INK = "#1f2328"
 """Of text and points."""
@@ -15,6 +15,23 @@ QUIET = "#6e7781"
 _LABEL = 30
 """Characters of a run's name on one line."""
 _DPI = 130
+
+
+def require(what: str) -> None:
+    """Refuse at once where nothing can be drawn.
+
+    Args:
+        what: Is drawn, such as ``"a report"``.
+
+    Raises:
+        MissingExtra: The extra ``report`` is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401 - said before anything is read
+        import pandas  # noqa: F401
+        import seaborn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("report", what) from error
 
 
 @contextlib.contextmanager

@@ -1,16 +1,15 @@
 """The figures of a report: scores, levels, outcomes, reply lengths, cost and score."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ragen_bench.frames import Frames
-from ragen_bench.records import OUTCOMES, Interval, Outcome
+from ragen_bench.records import Interval
 from ragen_bench.reporting.drawing import (
     INK,
     QUIET,
     label,
-    label_runs,
     log_axis,
     new_figure,
     row_height,
@@ -18,19 +17,9 @@ from ragen_bench.reporting.drawing import (
     short,
     style,
 )
+from ragen_bench.reporting.outcome_bars import outcomes
+from ragen_bench.reporting.panels import envs_of, panels
 
-_COLOURS: Mapping[Outcome, int] = {
-    "solved": 2,
-    "failed": 3,
-    "finished": 0,
-    "turn_limit": 8,
-    "context_overflow": 4,
-    "agent_error": 5,
-    "provider_error": 7,
-    "timeout": 9,
-}
-"""Each outcome's place in seaborn's colour-blind palette."""
-_OWED = "#ffffff"
 _MARKERS = "osD^vPX*<>"
 
 
@@ -58,15 +47,15 @@ def draw_all(frames: Frames, folder: Path) -> dict[str, Path | str]:
 def scores(frames: Frames) -> Any:
     """Return normalized scores with intervals, of all and of each environment."""
     runs = list(frames.summaries)
-    envs = _envs(frames)
-    panels: list[tuple[str, list[Interval | None]]] = [
+    envs = envs_of(frames)
+    shown: list[tuple[str, list[Interval | None]]] = [
         ("all", [frames.summaries[run].score for run in runs])
     ]
     for env in envs:
         known = [frames.summaries[run].envs.get(env) for run in runs]
-        panels.append((short(env), [one.normalized if one else None for one in known]))
-    figure, axes = _panels(runs, len(panels))
-    for ax, (title, intervals) in zip(axes, panels, strict=True):
+        shown.append((short(env), [one.normalized if one else None for one in known]))
+    figure, axes = panels(runs, len(shown))
+    for ax, (title, intervals) in zip(axes, shown, strict=True):
         for place, x in (("floor", 0.0), ("ceiling", 1.0)):
             ax.axvline(x, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
             top = ax.get_xaxis_transform()
@@ -105,7 +94,7 @@ def levels(frames: Frames) -> Any:
     import seaborn
 
     runs, cells = list(frames.summaries), frames.cells
-    envs = _envs(frames)
+    envs = envs_of(frames)
     numbers = {env: sorted(set(cells.level[cells.env_id == env])) for env in envs}
     ratios = [len(numbers[env]) for env in envs]
     height = 1.5 + row_height(runs) * len(runs)
@@ -148,63 +137,6 @@ def levels(frames: Frames) -> Any:
     return figure
 
 
-def outcomes(frames: Frames) -> Any:
-    """Return how episodes ended, in shares, of all and of each environment."""
-    import seaborn
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import PercentFormatter
-
-    runs, envs = list(frames.summaries), _envs(frames)
-    palette = seaborn.color_palette("colorblind", 10)
-    figure, axes = _panels(runs, 1 + len(envs))
-    seen: set[str] = set()
-    for ax, env in zip(axes, [None, *envs], strict=True):
-        for row, run in enumerate(runs):
-            counts = _counts(frames, run, env)
-            total, left = sum(counts.values()), 0.0
-            for name, count in counts.items():
-                if count:
-                    seen.add(name)
-                    share = count / total
-                    ax.barh(row, share, 0.72, left, **_bar(name, palette))
-                    left += share
-        ax.set_title("all" if env is None else short(env))
-        ax.set_xlim(0, 1)
-        ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-        ax.set_xticks([0, 0.5, 1])
-        ax.set_xlabel("share of planned episodes" if env is None else "share")
-    handles = [
-        Patch(label=name.replace("_", " "), **_bar(name, palette))
-        for name in (*OUTCOMES, "owed")
-        if name in seen
-    ]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8
-    )
-    return figure
-
-
-def _bar(name: str, palette: Sequence[Any]) -> dict[str, Any]:
-    if name == "owed":
-        return {
-            "facecolor": _OWED,
-            "edgecolor": QUIET,
-            "hatch": "////",
-            "linewidth": 0.5,
-        }
-    colour = palette[_COLOURS[name]]  # type: ignore[index]
-    return {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5}
-
-
-def _counts(frames: Frames, run: str, env: str | None) -> dict[str, int]:
-    """Return how many episodes of a run ended in which way."""
-    summary = frames.summaries[run]
-    if env is None:
-        return {**summary.outcomes, "owed": summary.owed}
-    known = summary.envs.get(env)
-    return dict(known.outcomes) if known else {}
-
-
 def reply_length(frames: Frames) -> Any:
     """Return how long replies are: mean of an episode, its quartiles and 5 to 95 %."""
     runs, episodes = list(frames.summaries), frames.episodes
@@ -217,7 +149,7 @@ def reply_length(frames: Frames) -> Any:
     codes = played.run.cat.codes.to_numpy()
     places = {name: i for i, name in enumerate(played.run.cat.categories)}
     groups = [means[codes == places[run]] for run in runs]
-    figure, (ax,) = _panels(runs, 1, width=5.5)
+    figure, (ax,) = panels(runs, 1, width=5.5)
     ax.boxplot(
         [group if len(group) else [float("nan")] for group in groups],
         positions=range(len(runs)),
@@ -294,24 +226,6 @@ def _tokens(frames: Frames, run: str) -> float | None:
     if summary.output_tokens is None or not episodes:
         return None
     return summary.output_tokens / episodes
-
-
-def _envs(frames: Frames) -> list[str]:
-    """Return the environments of all runs, in order of appearance."""
-    found = (env for one in frames.summaries.values() for env in one.envs)
-    return list(dict.fromkeys(found))
-
-
-def _panels(runs: Sequence[str], count: int, width: float = 2.3) -> tuple[Any, Any]:
-    """Return a figure whose panels share the runs along the left side."""
-    figure = new_figure(2.4 + width * count, 1.4 + row_height(runs) * len(runs))
-    figure.get_layout_engine().set(wspace=0.04)
-    axes = figure.subplots(1, count, squeeze=False)[0]
-    for i, ax in enumerate(axes):
-        label_runs(ax, runs)
-        if i:
-            ax.set_yticklabels([])
-    return figure, axes
 
 
 FIGURES: Mapping[str, Callable[[Frames], Any]] = {

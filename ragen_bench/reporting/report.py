@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_bench.errors import InvalidSpec, MissingExtra
+from ragen_bench.errors import InvalidSpec
 from ragen_bench.frames import Frames, load_runs, write_parquet
 from ragen_bench.ranking.played import CellResults, Played
 from ragen_bench.ranking.side_by_side import (
@@ -15,9 +15,11 @@ from ragen_bench.ranking.side_by_side import (
     side_by_side,
 )
 from ragen_bench.records import Summary
+from ragen_bench.reporting.drawing import require
 from ragen_bench.reporting.latex import to_latex
 from ragen_bench.run_folder import read_run
 from ragen_bench.tables import table, to_markdown
+from ragen_bench.wording import counted
 
 PAGE = "report.md"
 _TITLES = {
@@ -55,11 +57,7 @@ def write_report(
         MissingExtra: The extra ``report`` is not installed.
         RecordError: A folder holds no run, or a file of it cannot be read.
     """
-    try:
-        import matplotlib  # noqa: F401 - said before anything is read
-        import seaborn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("report", "a report") from error
+    require("a report")
     from ragen_bench.reporting.figures import draw_all
 
     named = run_names(folders)
@@ -107,7 +105,7 @@ def _tables(frames: Frames, named: Mapping[str, Path]) -> dict[str, _Titled]:
         return found
     ranks, pairs = rank_table(ranked), pair_table(ranked)
     left = sum(ranked.left_out.values())
-    note = f", on what all share ({left} episodes left out)" if left else ""
+    note = f", on what all share ({counted(left, 'episode')} left out)" if left else ""
     first = {
         "ranks": _Titled(title=f"Ranks{note}", columns=ranks.columns, rows=ranks.rows),
         "pairs": _Titled(
@@ -171,7 +169,7 @@ def _page(
     out: Path,
 ) -> str:
     """Return the text of the page."""
-    lines = ["# Report", "", f"{len(named)} run{'s' * (len(named) > 1)}:", ""]
+    lines = ["# Report", "", f"{counted(len(named), 'run')}:", ""]
     for run, folder in named.items():
         lines.append(f"- `{run}`: {_standing(frames.summaries[run])} (`{folder}`)")
     if len(named) > 1 and "ranks" not in tables:
@@ -201,7 +199,7 @@ def _standing(summary: Summary) -> str:
     """Return who played, and how much of what was planned."""
     who = " ".join(filter(None, (summary.agent, summary.model)))
     played = summary.planned - summary.owed
-    text = f"{who}, {played} of {summary.planned} episodes"
+    text = f"{who}, {played} of {counted(summary.planned, 'episode')}"
     if summary.board is not None:
         text += f" of board {summary.board}"
         if not summary.rankable:

@@ -38,7 +38,7 @@ def read_entry(path: Path) -> Entry:
 def compare_summary(said: Summary, found: Summary, place: str, faults: Faults) -> None:
     """Add a fault for what a summary says otherwise than the replay."""
     before, now = said.model_dump(mode="json"), found.model_dump(mode="json")
-    for name, told, real in _differences(before, now, ""):
+    for name, told, real in differences(before, now, ""):
         faults.add(
             "score_mismatch",
             place,
@@ -62,7 +62,7 @@ def compare_entry(
         return
     compare_summary(entry.summary, checked.summary, place, faults)
     for name in ("returns", "successes"):
-        for where, told, real in _differences(
+        for where, told, real in differences(
             _lists(getattr(entry, name)), _lists(getattr(checked, name)), name
         ):
             message = f"{where} is {shown(told)}, but the replay gives {shown(real)}"
@@ -81,7 +81,7 @@ def compare_entry(
     if entry.status == "sealed" and config["sealed"] is None:
         real["status"] = "replayed"
     told = entry.model_dump(mode="json")
-    for where, one, other in _differences({n: told[n] for n in real}, real, ""):
+    for where, one, other in differences({n: told[n] for n in real}, real, ""):
         message = f"{shown(where)} is {shown(one)}, but the bundle has {shown(other)}"
         faults.add("entry_mismatch", place, message)
 
@@ -90,18 +90,26 @@ def _lists(by_cell: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {cell: list(values) for cell, values in by_cell.items()}
 
 
-def _differences(said: Any, found: Any, name: str) -> list[tuple[str, Any, Any]]:
-    """Return where two JSON values differ, and both values there."""
+def differences(said: Any, found: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """Return where two JSON values differ, and both values there.
+
+    Numbers may differ by 1e-9, as between two machines.
+
+    Args:
+        said: One value.
+        found: The other.
+        name: Of both; what is inside is named by its path, such as ``"score.mean"``.
+    """
     if isinstance(said, dict) and isinstance(found, dict):
         parts: list[tuple[str, Any, Any]] = []
         for key in sorted(said.keys() | found.keys()):
             where = f"{name}.{key}".lstrip(".")
-            parts += _differences(said.get(key), found.get(key), where)
+            parts += differences(said.get(key), found.get(key), where)
         return parts
     if isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
         parts = []
         for index, (one, other) in enumerate(zip(said, found, strict=True)):
-            parts += _differences(one, other, f"{name}.{index}")
+            parts += differences(one, other, f"{name}.{index}")
         return parts
     return [] if _is_near(said, found) else [(name, said, found)]
 

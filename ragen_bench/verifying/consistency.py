@@ -9,17 +9,11 @@ from collections.abc import Mapping
 from typing import get_args
 
 from ragen_bench.model import FinishReason
-from ragen_bench.records import Episode, RunConfig, Turn
+from ragen_bench.records import Episode, Price, RunConfig, Turn
 from ragen_bench.verifying.faults import Faults, shown
+from ragen_bench.verifying.usage import UsageRules
 
 _ENDINGS = frozenset(get_args(FinishReason))
-_MOST_TOKENS = 10**12
-BYTES_PER_TOKEN = 128
-"""No tokenizer in use has longer tokens, but for runs of one character."""
-_PUT_BACK = 64
-"""Bytes of a reply that cost no tokens: a stop string that was put back."""
-_IN_PROCESS = frozenset({"tiny", "hf", "vllm"})
-"""Models that count their own tokens; servers add those of answers they discard."""
 _DAY = datetime.timedelta(days=1)
 _LONGEST = 1e8
 """Seconds, some three years: longer than any reply takes."""
@@ -55,19 +49,32 @@ class Consistency:
         config: The run.
         chat: Whether one of our chat agents played.
         program: Whether one of our agents without a model played.
+        max_context: Tokens that the model holds; None if unknown.
+        price: What its model cost, if the run says it.
         seconds: Since the run began; None if unknown.
     """
 
     def __init__(
-        self, config: RunConfig, *, chat: bool, program: bool, seconds: float | None
+        self,
+        config: RunConfig,
+        *,
+        chat: bool,
+        program: bool,
+        max_context: int | None,
+        price: Price | None,
+        seconds: float | None,
     ) -> None:
-        model = (config.model or "").partition(":")[0]
+        self._tokens = UsageRules(
+            chat=chat,
+            program=program,
+            model=(config.model or "").partition(":")[0],
+            max_tokens=config.max_tokens,
+            max_context=max_context,
+            price=price,
+        )
         self._chat = chat
         self._program = program
         self._seconds = seconds
-        self._max_tokens = None
-        if chat and model in _IN_PROCESS:
-            self._max_tokens = config.max_tokens
         self._plays: set[int] = set()
         self._ids: set[int] = set()
         self._repeated: list[str] = []
@@ -103,33 +110,8 @@ class Consistency:
                 faults.add("duplicate_transcript", place, message)
 
     def _usage(self, turn: Turn) -> tuple[str, str] | None:
-        code = "usage_impossible"
-        usage = turn.usage
-        output = usage.output_tokens
-        counts = (
-            ("input_tokens", usage.input_tokens),
-            ("cached_tokens", usage.cached_tokens),
-            ("output_tokens", output),
-            ("reasoning_tokens", usage.reasoning_tokens),
-        )
-        for name, count in counts:
-            if count is None:
-                continue
-            if self._program:
-                return code, f"{name} is {count}, but the agent asks no model"
-            if not 0 <= count <= _MOST_TOKENS:
-                return code, f"{name} is {count}"
-        if output is None or not self._chat:
-            return None
-        size = len(turn.response.encode())
-        if output == 0 and turn.response.strip():
-            return code, f"output_tokens is 0, but the reply has {size} bytes"
-        if size > BYTES_PER_TOKEN * output + _PUT_BACK:
-            rule = f"over {BYTES_PER_TOKEN} a token"
-            return code, f"output_tokens is {output} for {size} bytes: {rule}"
-        if self._max_tokens is not None and output > self._max_tokens:
-            return code, f"output_tokens is {output}, but max_tokens {self._max_tokens}"
-        return None
+        fault = self._tokens.fault_of(turn)
+        return ("usage_impossible", fault) if fault else None
 
     def _ending(self, turn: Turn) -> tuple[str, str] | None:
         reason = turn.finish_reason

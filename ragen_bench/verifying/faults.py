@@ -60,8 +60,9 @@ CODES: Mapping[str, str] = {
 WARNINGS: Mapping[str, str] = {
     "solver_like": "among equally good actions the play chose the solver's own far "
     "more often than by chance",
-    "prompt_unchecked": "the agent is not one of ragen-bench's, so that its prompts "
-    "cannot be rebuilt",
+    "prompt_unchecked": "the agent does not come with ragen-bench: its moves and "
+    "scores were replayed, but its prompts and tokens were not checked, and its class "
+    "is its own word",
 }
 """What is worth a look and refuses nothing."""
 

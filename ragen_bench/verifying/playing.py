@@ -12,9 +12,10 @@ from ragen_bench.prompts import sha256_of_messages
 from ragen_bench.records import CellPlan, Episode, RunConfig, RunRecord, sha256_of
 from ragen_bench.verifying.consistency import Consistency, start_of, start_prompts
 from ragen_bench.verifying.faults import Faults, Refusal, shown
+from ragen_bench.verifying.overflow import max_context_of, must_have_fitted
+from ragen_bench.verifying.players import own_agent
 from ragen_bench.verifying.rebuilding import Prompts
 from ragen_bench.verifying.replay import Cell, replay
-from ragen_bench.verifying.terms import own_agent
 from ragen_bench.verifying.ties import Ties
 
 _UNPLAYABLE = (RagenError, ArithmeticError, LookupError, TypeError, ValueError)
@@ -69,16 +70,24 @@ class Player:
         self._instances: dict[tuple[str, int], str] = {}
         now = datetime.datetime.now(datetime.UTC)
         began = start_of(run.started, now, faults)
+        self._max_context = max_context_of(config, run.model_facts)
         self._consistency = Consistency(
             config,
             chat=self._chat,
             program=self._agent is not None and not self._chat,
+            max_context=self._max_context,
+            price=run.price,
             seconds=None if began is None else (now - began).total_seconds() + 86400,
         )
         told = config.agent_class != "solver"
         self._ties = Ties(planned) if told else None
         if self._agent is None:
-            message = f"prompts of {shown(config.agent)} cannot be rebuilt"
+            message = (
+                f"{shown(config.agent)} does not come with ragen-bench: its moves, "
+                "rewards and scores were replayed; its prompts and tokens were not "
+                "checked, as nothing here can rebuild them, and its class "
+                f"{config.agent_class!r} is its own word"
+            )
             warnings.add("prompt_unchecked", "run.json", message)
 
     def play(self, episode: Episode) -> Episode:
@@ -98,10 +107,20 @@ class Player:
         if len(self._faults) == before:
             if self._chat:
                 self._prompts_of(cell).check(episode, self._faults)
+                self._check_overflow(self._prompts_of(cell), episode)
             if self._ties is not None:
                 self._ties.look(cell, episode)
         self._consistency.check(episode, self._faults)
         return played
+
+    def _check_overflow(self, prompts: Prompts, episode: Episode) -> None:
+        if episode.outcome != "context_overflow":
+            return
+        config = self._config
+        reply = config.max_tokens or self._agent.default_max_tokens
+        fault = must_have_fitted(prompts, episode, reply, self._max_context)
+        if fault is not None:
+            self._faults.add("outcome_mismatch", episode.key, fault)
 
     def finish(self) -> None:
         """Say what only the whole run shows."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ragen_bench.agent import Shot, Task
 from ragen_bench.chat import ChatAgent
+from ragen_bench.model import Message
 from ragen_bench.prompts import ContextPolicy, shot_messages, system_text
 from ragen_bench.records import Episode, RunConfig
 from ragen_bench.shots import solved_examples
@@ -50,17 +51,20 @@ class Prompts:
         )
         self._openings: dict[str, Any] = {}
 
+    def opening(self, rules: str) -> list[Message]:
+        """Return the messages that every prompt of an episode begins with."""
+        task = dataclasses.replace(self._task, rules=rules)
+        system = system_text(task, self.protocol, task.prompt)
+        shots = shot_messages(self.shots, self.protocol)
+        return [Message(role="system", content=system), *shots]
+
     def begin(self, rules: str) -> "Conversation":
         """Return the conversation of a new episode with these rules."""
         opening = self._openings.get(rules)
         if opening is None:
             if len(self._openings) >= _MOST_OPENINGS:
                 self._openings.clear()
-            task = dataclasses.replace(self._task, rules=rules)
-            system = system_text(task, self.protocol, task.prompt)
-            pairs = [_pair("system", system)]
-            for message in shot_messages(self.shots, self.protocol):
-                pairs.append(_pair(message.role, message.content))
+            pairs = [_pair(m.role, m.content) for m in self.opening(rules)]
             opening = hashlib.sha256(b"[" + b",".join(pairs))
             self._openings[rules] = opening
         return Conversation(opening, bool(self.shots))
@@ -71,7 +75,7 @@ class Prompts:
         for number, turn in enumerate(episode.turns):
             cut = turn.context_cut
             place = f"{episode.key} turn {number}"
-            least, most = self._cuts(number)
+            least, most = self.cuts(number)
             if not least <= cut <= most:
                 rule = f"{least}" if least == most else f"from {least} to {most}"
                 message = f"context_cut is {cut}, but must be {rule}"
@@ -83,7 +87,7 @@ class Prompts:
                 faults.add("prompt_mismatch", place, message)
             talk.add(turn.observation, turn.response)
 
-    def _cuts(self, past: int) -> tuple[int, int]:
+    def cuts(self, past: int) -> tuple[int, int]:
         """Return how many earlier turns may be left out, at least and at most.
 
         Under ``tokens:n`` only the model could tell, so that any number may be.

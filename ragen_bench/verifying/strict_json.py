@@ -9,16 +9,19 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from ragen_bench.records import SCHEMA, Record, first_fault
+from ragen_bench.records import (
+    MAX_DEPTH,
+    MAX_INT,
+    MAX_VALUES,
+    SCHEMA,
+    Record,
+    first_fault,
+)
 from ragen_bench.verifying.faults import Refusal
 
 R = TypeVar("R", bound=Record)
 
-MAX_DEPTH = 32
-MAX_VALUES = 200_000
-"""Brackets, braces and commas of one text, outside its strings."""
 _MAX_DIGITS = 30
-_MAX_INT = 2**63
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _DIGITS = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
@@ -101,7 +104,7 @@ def _constant(name: str) -> NoReturn:
 
 def _integer(text: str) -> int:
     value = int(text)
-    if not -_MAX_INT <= value < _MAX_INT:
+    if not -MAX_INT <= value < MAX_INT:
         raise _Bad("bad_number", f"{text} does not fit into 64 bits")
     return value
 

@@ -1,31 +1,27 @@
 """What a run is held to: the list and settings of its board, or its own."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ragen_bench.board import Board, load, names
 from ragen_bench.errors import RagenError
 from ragen_bench.records import CellPlan, RunConfig
-from ragen_bench.registry import AGENTS, core_class, env_ids, find, setting_names
+from ragen_bench.registry import core_class, env_ids, find, setting_names
 from ragen_bench.sealing import sealed_plans
 from ragen_bench.verifying.faults import Faults, Refusal, shown
+from ragen_bench.verifying.players import check_player
 
 MAX_EPISODES = 250_000
 _MAX_SHOTS = 64
 _MAX_LIMIT = 200
 """Of turns and actions, where no board sets them."""
 _MAX_SEED = 2**63
+_LONGEST_SALT = 1000
 _ENV_ID = re.compile(r"ragen/[A-Za-z0-9]+(-[A-Za-z0-9]+)*-v[0-9]{1,4}", re.ASCII)
 _BOARD = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
-_AGENT = re.compile(r"[A-Za-z0-9_.]{1,200}(:[A-Za-z0-9_.]{1,200})?", re.ASCII)
 _NUMBERS = frozenset({"max_turns", "max_actions_per_turn", "max_actions"})
-_CLASSES: Mapping[str, frozenset[str]] = {
-    "llm": frozenset({"llm", "trained"}),
-    "human": frozenset({"human"}),
-    "solver": frozenset({"solver"}),
-}
 
 
 def find_board(board: str | Path | Board) -> Board:
@@ -45,7 +41,10 @@ def named_board(config: RunConfig, faults: Faults) -> Board | None:
     # A stranger's name is never taken for a path.
     if _BOARD.fullmatch(name) and name in names():
         return load(name)
-    message = f"no board {shown(name)!r}; give --board FILE.toml if you have it"
+    way_out = "give --board FILE.toml if you have it"
+    if config.sealed is not None:
+        way_out = "give --board FILE.toml, the board with its seal, and --salt @FILE"
+    message = f"no board {shown(name)!r}; {way_out}"
     faults.add("board_unknown", "run.json", message)
     return None
 
@@ -59,13 +58,18 @@ def planned(
         Refusal: It cannot be played here.
     """
     _check_names(config, faults)
+    if len(config.salt) > _LONGEST_SALT:
+        message = f"salt has {len(config.salt)} characters; at most {_LONGEST_SALT}"
+        raise Refusal("bad_setting", "run.json", message)
     if board is None:
-        if config.sealed is not None or salt is not None:
-            message = "sealed seeds are those of a board, and none is known"
-            faults.add("seal_mismatch", "run.json", message)
+        if not faults.has("board_unknown"):
+            _check_no_seal(config, salt, faults)
         _check_own(config)
         return config
     sealed = _sealed(config, board, salt, faults)
+    # What the seal is to the run was said by `_sealed`.
+    breaches = [b for b in board.breaches(config, sealed) if not b.startswith("sealed")]
+    # A salt is such a breach, and the noise is what it made of it.
     held = config.model_copy(
         update={
             "board": board.name,
@@ -73,11 +77,10 @@ def planned(
             "split": board.split,
             "repeats": board.repeats,
             "env_args": board.env_args,
-            "salt": "",
-            "breaches": (),
+            "breaches": tuple(breaches),
         }
     )
-    _compare_board(config, board, sealed, faults)
+    _compare_board(config, breaches, sealed or board.plans(), faults)
     _check_shots(config)
     plans = sealed if config.sealed else board.plans()
     if plans is not None:
@@ -89,6 +92,18 @@ def planned(
     return held
 
 
+def _check_no_seal(config: RunConfig, salt: str | None, faults: Faults) -> None:
+    """Refuse sealed seeds, or a salt for them, where there is no board."""
+    if config.sealed is not None:
+        message = "the seeds are sealed, but the run names no board; give --board "
+        message += "FILE.toml, the board with its seal, and --salt @FILE"
+        faults.add("seal_mismatch", "run.json", message)
+    elif salt is not None:
+        message = "--salt opens a board's seal, but the run is of no board; "
+        message += "leave --salt out (a salt of the run's own is in its record)"
+        faults.add("seal_mismatch", "run.json", message)
+
+
 def _sealed(
     config: RunConfig, board: Board, salt: str | None, faults: Faults
 ) -> tuple[CellPlan, ...] | None:
@@ -97,17 +112,21 @@ def _sealed(
     seal = board.seal
     if config.sealed is None:
         if salt is not None:
-            message = "a salt is given, but the run has open seeds"
+            message = "--salt is given, but the run has open seeds; leave --salt out"
             faults.add("seal_mismatch", place, message)
         return None
     if seal is None or config.sealed != seal.commitment:
         message = f"sealed is {shown(config.sealed)!r}, but board {board.name!r} has "
-        message += f"{seal.commitment if seal else 'no seal'}"
+        message += f"{seal.commitment if seal else 'no seal'}; give --board FILE.toml, "
+        message += "the file with the seal that was played"
+        if salt is None:
+            message += ", and --salt @FILE unless that file tells the salt"
         faults.add("seal_mismatch", place, message)
         return None
     known = salt or seal.salt
     if known is None:
-        message = "the seeds cannot be checked before the salt is known; give --salt"
+        message = "the run has sealed seeds, which cannot be checked without the "
+        message += "salt of the seal; give --salt @FILE, or wait until it is revealed"
         faults.add("seal_mismatch", place, message)
         return None
     try:
@@ -119,18 +138,21 @@ def _sealed(
 
 def _compare_board(
     config: RunConfig,
-    board: Board,
-    sealed: tuple[CellPlan, ...] | None,
+    breaches: Iterable[str],
+    plans: tuple[CellPlan, ...],
     faults: Faults,
 ) -> None:
     """Note in which ways a run is not its board's, each under its own code."""
     place = "run.json"
-    for breach in board.breaches(config, sealed):
+    for breach in breaches:
         if breach.startswith("board version"):
             faults.add("board_version", place, breach)
         elif breach.startswith("cells or seeds"):
-            _compare_cells(config, sealed or board.plans(), faults)
-        elif not breach.startswith("sealed"):
+            _compare_cells(config, plans, faults)
+        elif breach.startswith("a salt"):
+            way_out = "a board is played without --salt, unless it is sealed"
+            faults.add("not_the_board", place, f"{breach}; {way_out}")
+        else:
             faults.add("not_the_board", place, breach)
 
 
@@ -165,33 +187,7 @@ def _check_names(config: RunConfig, faults: Faults) -> None:
         if cell.level not in core_class(name).levels:
             message = f"{name} has no level {cell.level}"
             raise Refusal("bad_setting", "run.json", message)
-    agent = config.agent
-    if not _AGENT.fullmatch(agent) or (":" not in agent and agent not in set(AGENTS)):
-        message = f"{shown(agent)!r} names no agent"
-        faults.add("bad_name", "run.json", message)
-    model = config.model
-    if model is not None and (len(model) > 500 or not model.isprintable()):
-        faults.add("bad_name", "run.json", f"model is {shown(model)!r}")
-    if agent.startswith("ragen_bench."):
-        faults.add("bad_name", "run.json", f"agent is {shown(agent)!r}: use its name")
-    own = own_agent(agent)
-    if own is not None:
-        kind = "solver" if own.privileged else own.agent_class
-        if config.agent_class not in _CLASSES[kind]:
-            message = f"class is {config.agent_class!r}, but {agent} is of {kind!r}"
-            faults.add("class_mismatch", "run.json", message)
-        if (config.model is not None) != (kind == "llm"):
-            message = f"model is {shown(config.model)!r} for agent {agent}"
-            faults.add("class_mismatch", "run.json", message)
-
-
-def own_agent(name: str) -> Any:
-    """Return the class of an agent that comes with ragen-bench, else None."""
-    if ":" in name or name not in set(AGENTS):
-        return None
-    found = AGENTS.get(name)
-    ours = found.__module__.startswith("ragen_bench.agents.")
-    return found if ours else None
+    check_player(config, faults)
 
 
 def _check_own(config: RunConfig) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_bench.board import load, names
-from ragen_bench.entries import Entry, read_entry
+from ragen_bench.entries import Entry, read_entry, why_not_current
 from ragen_bench.errors import RagenError, RecordError
 from ragen_bench.ranking import ranks
 from ragen_bench.ranking.comparisons import compare, pairs
@@ -42,15 +42,14 @@ class Row:
         """Why its board cannot rank it; empty if it can."""
         if not self.summary.rankable:
             return self.summary.unrankable_because or ("not rankable",)
-        if self.entry is None or self.board is None:
+        if self.entry is None:
             return ()
         try:
-            digest = load(self.board).digest
+            board = load(self.entry.board)
         except RagenError:  # a board that this installation does not know
             return ()
-        if self.entry.board_digest == digest:
-            return ()
-        return (f"of version {self.entry.board_version} of the board",)
+        why_not = why_not_current(self.entry, board)
+        return (why_not,) if why_not else ()
 
 
 def entries_folder() -> Path:
@@ -97,7 +96,9 @@ def tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _table(name: str | None, rows: Sequence[Row]) -> dict[str, Any]:
     ranked = [row for row in rows if not row.unranked_because]
     others = [row for row in rows if row.unranked_because]
-    ranges = rank_ranges(ranked)
+    # Whoever builds a site must not move the ranks of what was submitted.
+    entries = [row for row in ranked if row.entry is not None]
+    ranges = rank_ranges(entries or ranked)
     return {
         **_about(name),
         "floors": _reference_lines(rows),
@@ -135,7 +136,7 @@ def _by_score(rows: Iterable[Row]) -> list[Row]:
 
 
 def rank_ranges(rows: Sequence[Row]) -> Mapping[str, tuple[int, int]]:
-    """Return the best and the worst rank that each row may have, by slug."""
+    """Return slug to the best and the worst rank that a row may have among these."""
     found = compare(pairs([row.played for row in rows]), intervals=False)
     return dict(ranks.rank_ranges([row.slug for row in rows], found))
 

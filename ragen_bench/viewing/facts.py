@@ -4,6 +4,7 @@ from typing import Any
 
 from ragen_bench.entries import Entry
 from ragen_bench.records import CellScore, Interval, RunRecord, Summary
+from ragen_bench.verifying.players import own_agent
 from ragen_bench.viewing.pieces import number, pairs
 
 _SETTINGS = (
@@ -28,11 +29,15 @@ def interval(value: Interval) -> list[Any]:
 
 
 def standing(summary: Summary) -> dict[str, Any]:
-    """Return what a row of a board shows."""
+    """Return what a row of a board shows.
+
+    A class is ``declared`` if nothing but the agent itself says it.
+    """
     return {
         "agent": summary.agent,
         "model": summary.model,
         "class": summary.agent_class,
+        "declared": own_agent(summary.agent) is None,
         "complete": summary.complete,
         "rankable": summary.rankable,
         "because": list(summary.unrankable_because),
@@ -89,6 +94,7 @@ def _row(name: str, part: CellScore) -> dict[str, Any]:
 def of_run(record: RunRecord, summary: Summary) -> dict[str, Any]:
     """Return the page of a run that was played here."""
     config = record.config.model_dump(mode="json")
+    source = record.agent_sha256
     return {
         **_scores(summary),
         "settings": pairs({k: config[k] for k in _SETTINGS if k in config}),
@@ -99,6 +105,7 @@ def of_run(record: RunRecord, summary: Summary) -> dict[str, Any]:
         "commit": record.commit,
         "started": record.started,
         "price": pairs(record.price.model_dump(mode="json")) if record.price else [],
+        "hashes": [["source of the agent", source]] if source else [],
     }
 
 

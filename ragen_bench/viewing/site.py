@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ragen_bench.board import load
+from ragen_bench.entries import Entry
 from ragen_bench.errors import InvalidSpec, MissingExtra, RagenError
 from ragen_bench.provenance import versions
 from ragen_bench.ranking.played import of_entry, of_run
 from ragen_bench.records import RunConfig
+from ragen_bench.run_sources import ENTRY, Run, open_entry, open_run
 from ragen_bench.viewing import boards, facts, pieces, trainings
 from ragen_bench.viewing.boards import Row
 from ragen_bench.viewing.optimal import EPISODES, Solver
-from ragen_bench.viewing.sources import Run, is_training, open_run
+from ragen_bench.viewing.sources import is_training
 from ragen_bench.viewing.transcripts import Writer
 
 MARK = "ragen-site.json"
@@ -48,7 +50,7 @@ def build(
     """Write the site of boards, runs and trainings.
 
     Args:
-        folders: Folders of runs or trainings, and bundles.
+        folders: Run folders, bundles, entries, and folders of trainings.
         out: The site's folder; replaced if it holds a site.
         entries: Folder of entries, ``BOARD/NAME.json`` with bundles beside them;
             those that ship with the project by default.
@@ -57,8 +59,8 @@ def build(
 
     Raises:
         MissingExtra: Jinja2 is not installed.
-        InvalidSpec: A path is of another kind, or ``out`` is no site and not empty.
-        RecordError: A file of a run, a training or an entry cannot be read.
+        InvalidSpec: ``out`` is no site and not empty.
+        RecordError: A path is of another kind, or a file of it cannot be read.
     """
     target = Path(out)
     paths = [Path(folder) for folder in folders]
@@ -179,36 +181,46 @@ class _Builder:
         return name
 
     def add_entries(self, folder: Path) -> None:
-        """Add each entry, and its transcripts where the bundle lies beside it."""
+        """Add each entry of a folder of boards."""
         for path, entry in boards.read_entries(folder):
-            slug = self._slug(entry.meta.name)
-            page = facts.of_entry(entry)
-            bundle = path.with_suffix(".zip")
-            episodes = 0
-            if bundle.is_file():
-                run = open_run(bundle)
-                writer = self._writer(slug, run)
-                for _ in writer.passing(run.episodes()):
-                    pass
-                episodes = writer.close()
-                page["unsolved"] = writer.solver.why_not
-            row = Row(
-                slug=slug,
-                label=entry.meta.name,
-                board=entry.board,
-                played=dataclasses.replace(of_entry(entry), label=slug),
-                entry=entry,
-                episodes=episodes,
-            )
-            self._write(row, page)
+            self._add_entry(path, entry)
+
+    def _add_entry(self, path: Path, entry: Entry) -> None:
+        """Add an entry, and its transcripts where the bundle lies beside it."""
+        if any(row.entry == entry for row in self.rows):
+            return  # given, and among the entries of the boards, too
+        slug = self._slug(entry.meta.name)
+        page = facts.of_entry(entry)
+        episodes = 0
+        if path.with_name(entry.bundle).is_file():
+            run = open_run(path)
+            writer = self._writer(slug, run)
+            for _ in writer.passing(run.episodes()):
+                pass
+            episodes = writer.close()
+            page["unsolved"] = writer.solver.why_not
+        row = Row(
+            slug=slug,
+            label=entry.meta.name,
+            board=entry.board,
+            played=dataclasses.replace(of_entry(entry), label=slug),
+            entry=entry,
+            episodes=episodes,
+        )
+        self._write(row, page)
 
     def add(self, path: Path) -> None:
-        """Add a run or a training."""
-        if path.is_dir() and is_training(path):
+        """Add a run, an entry or a training."""
+        if is_training(path):
             label = path.name or path.resolve().name
             slug = self._slug(label)
             self.trainings.append(trainings.write(self.root, path, slug, self.solved))
-            return
+        elif path.suffix == ENTRY and path.is_file():
+            self._add_entry(path, open_entry(path))
+        else:
+            self._add_run(path)
+
+    def _add_run(self, path: Path) -> None:
         run = open_run(path)
         label = path.resolve().stem if run.bundled else path.resolve().name
         slug = self._slug(label)
