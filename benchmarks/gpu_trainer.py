@@ -25,10 +25,10 @@ import ragen_bench as rb
 from ragen_bench.run_folder import read_episodes
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import filters, training, update
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.experience import Experience, passes
 from ragen_bench.starpo.logprobs import Selected, token_logprobs
 from ragen_bench.starpo.loop import Report, Training
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 
 SOKOBAN = "ragen/Sokoban-v0:1"

@@ -32,12 +32,12 @@ from trainer_workloads import (
 )
 
 from ragen_bench.starpo import experience, policy, settings, update
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.engines.hf import HFEngine
 from ragen_bench.starpo.experience import Pass
 from ragen_bench.starpo.logprobs import TokenLogprobs
 from ragen_bench.starpo.loop import Training
 from ragen_bench.starpo.rollout import Rollouts
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 
 ROLLOUT: Mapping[str, Mapping[str, Any]] = {

@@ -35,9 +35,9 @@ from trainer_workloads import (
 from ragen_bench.starpo import filters, settings, update
 from ragen_bench.starpo.advantages import group_normalized
 from ragen_bench.starpo.algorithm import Algorithm, Discounts, by_trajectory
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.experience import Experience
 from ragen_bench.starpo.loop import Training
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 
 TRL_EPS = 1e-4

@@ -25,9 +25,9 @@ from ragen_bench.model import Message
 from ragen_bench.models.chat_template import Chat, Transcript
 from ragen_bench.prompts import system_text
 from ragen_bench.records import EpisodeKey
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.loop import Training
 from ragen_bench.starpo.rollout import Group
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Segment, Trajectory, continued
 
 

@@ -19,12 +19,12 @@ from ragen_bench.models.hf_options import Options
 from ragen_bench.seeding import Stream
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import settings, training, update
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.engines.hf import HFEngine
 from ragen_bench.starpo.experience import Experience
 from ragen_bench.starpo.loop import Training
 from ragen_bench.starpo.policy import Critic, Policy
 from ragen_bench.starpo.rollout import Group, Rollouts
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 
 VOCABULARY = 49_152

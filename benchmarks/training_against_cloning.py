@@ -3,7 +3,8 @@
     python benchmarks/training_against_cloning.py --out runs/against
 
 Both learn from the same demonstrations.  One clones them for a part of the time and
-then trains on the rewards of its own episodes; the other clones them for all of it.
+then trains on the rewards of its own episodes, on Sokoban with self-imitation beside
+the policy gradient; the other clones them for all of it.
 The harness plays both on the same instances of the test split.  Differences are
 paired by instance; the interval of the mean over seeds resamples instances.  Both
 trainings and both runs resume where a folder holds a part of them.
@@ -22,8 +23,22 @@ import numpy as np
 from ragen_bench.intervals import Floats
 from ragen_bench.run_folder import read_episodes
 
-SECONDS = {"ragen/FrozenLake-v0:1": (240, 60), "ragen/Sokoban-v0:1": (360, 120)}
-"""CPU seconds in all, and those of the warm start among them."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """How a cell is learned."""
+
+    preset: str
+    seconds: float
+    """CPU seconds in all."""
+    warm: float
+    """Those of the warm start among them."""
+
+
+CELLS = {
+    "ragen/FrozenLake-v0:1": Cell(preset="tiny-cpu-long", seconds=240, warm=60),
+    "ragen/Sokoban-v0:1": Cell(preset="tiny-cpu-imitate", seconds=360, warm=120),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +70,7 @@ def train(cell: str, seed: int, out: Path, *changed: str) -> Path:
     settings = [f"seed={seed}", *changed]
     flags = [flag for setting in settings for flag in ("--set", setting)]
     command(
-        *("train", "--preset", "tiny-cpu-long", "--env", cell, "-q"),
+        *("train", "--preset", CELLS[cell].preset, "--env", cell, "-q"),
         *(*flags, "--out", str(out)),
     )
     return out / "model"
@@ -73,15 +88,15 @@ def successes(cell: str, model: Path, seeds: int, out: Path) -> Floats:
 
 def play(cell: str, seed: int, seeds: int, out: Path) -> Pair:
     """Train both ways and return their successes."""
-    seconds, warm = SECONDS[cell]
+    budget = CELLS[cell]
     here = out / cell.replace("/", "_").replace(":", "_") / str(seed)
     found = {}
     for name, changed in (
-        ("cloned", [f"clone_seconds={seconds}", "iterations=0"]),
-        ("trained", [f"clone_seconds={warm}"]),
+        ("cloned", [f"clone_seconds={budget.seconds}", "iterations=0"]),
+        ("trained", [f"clone_seconds={budget.warm}"]),
     ):
-        budget = f"budget_seconds={seconds}"
-        model = train(cell, seed, here / name, budget, *changed)
+        whole = f"budget_seconds={budget.seconds}"
+        model = train(cell, seed, here / name, whole, *changed)
         found[name] = successes(cell, model, seeds, here / f"{name}-test")
     return Pair(**found)
 
@@ -119,13 +134,13 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/against-cloning"))
-    parser.add_argument("--env", action="append", choices=SECONDS, help="default: all")
+    parser.add_argument("--env", action="append", choices=CELLS, help="default: all")
     parser.add_argument("--trainings", type=int, default=3, help="seeds of training")
     parser.add_argument("--seeds", type=int, default=256, help="test instances")
     asked = parser.parse_args()
     print("| cell | seed | cloned | warm start + RL | difference | 95 % interval |")
     print("|---|---|---|---|---|---|")
-    for cell in asked.env or SECONDS:
+    for cell in asked.env or CELLS:
         pairs = [
             play(cell, seed, asked.seeds, asked.out) for seed in range(asked.trainings)
         ]

@@ -16,7 +16,7 @@ from ragen_bench.cli_options import (
 )
 
 if TYPE_CHECKING:
-    from ragen_bench.starpo.config import TrainConfig
+    from ragen_bench.starpo.train_config import TrainConfig
 
 INCOMPLETE = 3
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner  # noqa: E402
 from trainees import LAKE, built, small  # noqa: E402
 
 from ragen_bench.cli import cli  # noqa: E402
-from ragen_bench.starpo import dry_run, memory  # noqa: E402
+from ragen_bench.errors import InvalidSpec  # noqa: E402
+from ragen_bench.starpo import dry_run, memory, policy  # noqa: E402
 
 pytestmark = pytest.mark.hf
 
@@ -87,9 +88,18 @@ def test_the_estimate_is_the_formula_worked_by_hand() -> None:
         "logits": 5 * 4 * 50 * 512,
         # 8 * 8 + 3 * 8 + 4 * 4 + 4 * 16 = 168 a layer; 2 * 8 + 3 * 16 = 64 passing
         "activations": 4 * (2 * 168 + 64) * 100,
+        "kernels": 0,
         "process": memory.PROCESS,
         "sum": 8000 + 8000 + 4000 + 1920 + 512_000 + 160_000 + memory.PROCESS,
     }
+
+
+def test_kernels_of_a_cpu_are_counted() -> None:
+    work = dataclasses.replace(WORK, kernels=10)
+    assert memory.estimate(SHAPE, work)["kernels"] == 10 * 420 * 1024
+    few = dry_run.describe(small(device="cpu"))["memory"]["kernels"]
+    many = dry_run.describe(small(device="cpu", groups=400))["memory"]["kernels"]
+    assert few == 6 * 6 * 420 * 1024 and many == 1024 * 420 * 1024
 
 
 def test_a_critic_and_an_adapter_are_counted_where_they_are_trained() -> None:
@@ -116,3 +126,42 @@ def test_nothing_is_written_and_json_is_json(tmp_path, monkeypatch) -> None:
 def test_a_model_that_is_not_here_has_unknown_sizes() -> None:
     found = dry_run.describe(small(model="/no/such/folder"))
     assert found["sizes"] is None and found["memory"] is None
+
+
+@pytest.mark.parametrize("context", ["full", "single", "window:1", "tokens:200"])
+def test_every_context_has_a_longest_that_no_trajectory_exceeds(context) -> None:
+    config = small(context=context, max_tokens=24, env_args={"max_turns": 6})
+    sizes = dry_run.describe(config)["sizes"]
+    made = built(context=context, max_tokens=24, env_args={"max_turns": 6})
+    played = asyncio.run(made.rollouts.play(made.instances.take(2, 3), "salt"))
+    longest = sizes["tokens an iteration, longest"] / 6
+    read = [sum(len(segment.ids) for segment in one.segments) for one in played]
+    assert longest / 3 < max(read) <= longest
+
+
+def test_where_no_prompt_fits_there_is_nothing_to_train() -> None:
+    with pytest.raises(InvalidSpec, match="no prompt fits into context 'tokens:1'"):
+        dry_run.describe(small(context="tokens:1"))
+
+
+def test_a_model_without_the_usual_names_has_sizes(tmp_path) -> None:
+    import transformers
+
+    _, tokenizer = policy.fresh((32, 1), 0, "cpu")
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_embd=32, n_layer=1, n_head=2, n_positions=512
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    found = dry_run.describe(small(model=str(tmp_path)))
+    assert found["sizes"]["parameters trained"] > 0
+
+
+def test_a_critic_beside_an_adapter_is_a_whole_backbone() -> None:
+    pytest.importorskip("peft")
+    changed = {"algorithm": "ppo", "lora_rank": 2}
+    sizes = dry_run.describe(small(**changed))["sizes"]
+    critic = built(**changed).policy.critic
+    assert sizes["parameters of the critic"] == sum(
+        p.numel() for p in critic.parameters()
+    )

@@ -8,7 +8,13 @@ import transformers  # noqa: E402
 from test_starpo_phases import UNEVEN, folder, pay, weights  # noqa: E402
 from trainees import built, small  # noqa: E402
 
-from ragen_bench.starpo import checkpoint, export, training, update  # noqa: E402
+from ragen_bench.starpo import (  # noqa: E402
+    checkpoint,
+    export,
+    saving,
+    training,
+    update,
+)
 from ragen_bench.starpo.loop import Training  # noqa: E402
 
 pytestmark = pytest.mark.hf
@@ -56,9 +62,9 @@ class TestCheckpoints:
         made = built(**settings)
         pay(made, *UNEVEN)
         made.iterate()
-        training.save(made, tmp_path)
+        saving.save(made, tmp_path)
         again = built(**settings)
-        training.restore(again, *checkpoint.load(tmp_path / training.CHECKPOINTS))
+        saving.restore(again, *checkpoint.load(tmp_path))
         for one, other in zip(tensors(made), tensors(again), strict=True):
             assert one.dtype == other.dtype == torch.float32
             assert torch.equal(one, other)

@@ -143,3 +143,17 @@ def test_without_seaborn_the_install_line_is_said(tmp_path, monkeypatch) -> None
     monkeypatch.setitem(sys.modules, "seaborn", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ragen-bench\[report\]'"):
         curves.draw([tmp_path], tmp_path / "c.png")
+
+
+def test_a_picture_looks_like_those_of_reports(tmp_path, figure) -> None:
+    from ragen_bench.reporting.drawing import style
+
+    # As mathematics, this name could not be drawn.
+    place = folder(tmp_path / r"cost $\frac$")
+    curves.draw([place], tmp_path / "c.svg")
+    assert "$" in figure[0].get_suptitle()
+    with style():
+        import matplotlib
+
+        weight = matplotlib.rcParams["axes.titleweight"]
+    assert panel(figure[0], "Success")._left_title.get_fontweight() == weight

@@ -2,12 +2,15 @@
 
 import asyncio
 import dataclasses
+import datetime
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -25,6 +28,7 @@ from ragen_bench.starpo import (  # noqa: E402
     checkpoint,
     cloning,
     metrics,
+    setting_rules,
     training,
     update,
 )
@@ -33,6 +37,7 @@ from ragen_bench.starpo.algorithm import ALGORITHMS, Algorithm, by_trajectory  #
 from ragen_bench.starpo.experience import Experience, passes  # noqa: E402
 from ragen_bench.starpo.gae import Estimate  # noqa: E402
 from ragen_bench.starpo.rollout import Cell, Instances, Rollouts  # noqa: E402
+from ragen_bench.starpo.train_config import TrainConfig  # noqa: E402
 from ragen_bench.starpo.trajectories import Segment  # noqa: E402
 
 pytestmark = pytest.mark.hf
@@ -330,12 +335,12 @@ class TestFolder:
         assert first.iterations == again.iterations < 10_000
 
     def test_a_fixed_set_of_demonstrations_is_used_again_in_another_order(self):
-        played = itertools.count()
+        played, taken = itertools.count(), []
         shown = cloning.repeated(
-            (next(played) for _ in itertools.count()), 3, Stream(0, "order")
+            (next(played) for _ in itertools.count()), 3, Stream(0, "order"), taken
         )
         epochs = [list(itertools.islice(shown, 3)) for _ in range(20)]
-        assert epochs[0] == [0, 1, 2] and next(played) == 3
+        assert epochs[0] == taken == [0, 1, 2] and next(played) == 3
         assert all(sorted(epoch) == [0, 1, 2] for epoch in epochs)
         assert len({tuple(epoch) for epoch in epochs}) > 3
 
@@ -447,12 +452,50 @@ class TestConfig:
         assert config.filter == "top_k" and config.kl == 0
 
     @pytest.mark.parametrize(
-        "setting", [{"lr": "high"}, {"groups": 1.5}, {"groups": 0}, {"lr": -1.0}]
+        "setting",
+        [
+            {"lr": "high"},
+            {"groups": 1.5},
+            {"betas": [0.9]},
+            {"betas": [0.9, 1.0]},
+            {"betas": None},
+            {"keep_rollouts": [0]},
+            {"env_args": {"since": datetime.date(2026, 1, 1)}},
+            {"filter_value": 0.0, "filter": "top_k"},
+            {"filter_value": 2.0, "filter": "min_p"},
+            {"clip_dual": 1.0},
+            {"importance_cap": 0.0},
+            {"engine_kv_gib": 0.0},
+            {"envs": []},
+        ],
     )
     def test_a_wrong_value_is_refused_by_name(self, setting):
-        (name,) = setting
+        name = next(iter(setting))
         with pytest.raises(InvalidSpec, match=name):
             configuration.make(None, setting)
+
+    def test_every_number_has_a_range(self):
+        kinds = typing.get_type_hints(TrainConfig)
+        numbers = {name for name, kind in kinds.items() if kind in (int, float)}
+        numbers |= {"max_actions_per_turn"}
+        assert set(setting_rules.RANGES) == numbers
+
+    @pytest.mark.parametrize("name", setting_rules.RANGES)
+    def test_a_number_out_of_its_range_is_refused(self, name):
+        kind = typing.get_type_hints(TrainConfig)[name]
+        least, most = setting_rules.RANGES[name]
+        beyond = [least - 1] * (least > -math.inf) + [most + 1] * (most < math.inf)
+        assert beyond
+        for value in beyond:
+            given = float(value) if kind is float else int(value)
+            with pytest.raises(InvalidSpec, match=f"{name} is .* must be"):
+                configuration.make(None, {name: given})
+
+    def test_a_preset_that_is_no_name_is_refused(self, tmp_path):
+        path = tmp_path / "c.toml"
+        path.write_text('preset = ["grpo"]\n')
+        with pytest.raises(InvalidSpec, match="the name of one; starpo"):
+            configuration.read(path)
 
     def test_toml_names_its_preset(self, tmp_path):
         path = tmp_path / "c.toml"

@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 from ragen_bench.starpo import config as configuration  # noqa: E402
 from ragen_bench.starpo import metrics  # noqa: E402
+from ragen_bench.starpo.train_config import TrainConfig  # noqa: E402
 
 pytestmark = pytest.mark.hf
 
@@ -24,7 +25,7 @@ def test_the_table_has_every_setting_in_the_order_of_the_code() -> None:
 
 @pytest.mark.parametrize("name", configuration.fields())
 def test_a_setting_has_its_default_a_meaning_and_a_unit(name: str) -> None:
-    default = getattr(configuration.TrainConfig(), name)
+    default = getattr(TrainConfig(), name)
     _, shown, meaning, unit, _ = SETTINGS[name].groups()
     assert shown == repr(default)
     assert meaning.strip() and unit.strip()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from ragen_bench.models.hf_slots import Slots
+    from ragen_bench.models.hf_slot_attention import Slots
 
 Work: TypeAlias = Callable[[], torch.Tensor]
 """A pass: reads the grid's arrays, returns logits that the next call overwrites."""

@@ -6,6 +6,7 @@ looks sound and is not.  Scoring one sequence by both finds that out.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -71,8 +72,14 @@ def check(reading: Reading, precision: str, version: int) -> None:
         version: Of the weights.
 
     Raises:
-        RunIncomplete: The difference cannot be rounding.
+        RunIncomplete: The difference cannot be rounding, or is no number.
     """
+    if not math.isfinite(reading.mean):
+        raise RunIncomplete(
+            f"the training diverged: with version {version} of the weights "
+            f"log-probabilities of {reading.tokens} tokens are not finite; lower lr or "
+            "grad_clip, with another --out, as the same command comes to the same"
+        )
     exact = precision == "float32"
     found, most = (reading.largest, LARGEST) if exact else (reading.mean, MEAN)
     if found <= most:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_bench.provenance import commit, versions
 from ragen_bench.starpo import config as configuration
-from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from ragen_bench.starpo.loop import Training

@@ -6,7 +6,9 @@ PyTorch and where training stood; ``DIR/checkpoints/latest`` names the newest.
 
 import json
 import os
+import pickle
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,14 @@ from ragen_bench.errors import RecordError, RunIncomplete
 _STATE = "state.json"
 _TENSORS = "tensors.pt"
 _LATEST = "latest"
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
 
 
 def save(
@@ -50,17 +60,23 @@ def save(
         with (beside / _STATE).open("w", encoding="utf-8") as text:
             json.dump(dict(state), text, indent=2, sort_keys=True, allow_nan=False)
             _settle(text)
+        _settle_names(beside)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(beside, final)
+        _settle_names(folder)
         pointer = folder / f".{_LATEST}.part"
         with pointer.open("w", encoding="utf-8") as text:
             text.write(final.name)
             _settle(text)
         os.replace(pointer, folder / _LATEST)
-    except OSError as error:
+        _settle_names(folder)
+    # PyTorch tells of a full disk in words of its own.
+    except (OSError, RuntimeError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise RunIncomplete(
-            f"cannot write checkpoint {final}: {error.strerror}; make room and run the "
-            "same command again"
+            f"cannot write checkpoint {final}: {why}; make room and run the same "
+            "command again"
         ) from error
     for old in folder.iterdir():
         if old.is_dir() and old != final:
@@ -71,26 +87,50 @@ def save(
 def newest(folder: Path) -> Path | None:
     """Return the folder of the newest whole checkpoint."""
     pointer = folder / _LATEST
-    return folder / pointer.read_text("utf-8").strip() if pointer.exists() else None
+    if not pointer.exists():
+        return None
+    return folder / pointer.read_text("utf-8", errors="replace").strip()
 
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return tensors and state of the newest whole checkpoint, None without any.
 
     Raises:
-        RecordError: The newest cannot be read.
+        RecordError: The newest cannot be read, or is not as it was written.
     """
     place = newest(folder)
     if place is None:
         return None
     try:
+        # PyTorch writes a checksum of each array, but does not look at it.
+        with zipfile.ZipFile(place / _TENSORS) as archive:
+            torn = archive.testzip()
+        if torn is not None:
+            raise ValueError(f"{_TENSORS} is damaged at {torn}")
         tensors = torch.load(place / _TENSORS, map_location="cpu", weights_only=True)
         state = json.loads((place / _STATE).read_text("utf-8"))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise RecordError(f"checkpoint {place} cannot be read: {error}") from error
+        if not (isinstance(tensors, dict) and isinstance(state, dict)):
+            raise ValueError("it holds other things than a checkpoint")
+    except _UNREADABLE as error:
+        why = str(error).partition("\n")[0]
+        raise RecordError(
+            f"checkpoint {place} cannot be read: {why}; put back a copy of it, or move "
+            f"{folder} away, and the same command begins anew"
+        ) from error
     return tensors, state
 
 
 def _settle(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _settle_names(folder: Path) -> None:
+    """Have on disk what a folder calls its files; not every system can be asked."""
+    if os.name != "posix":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

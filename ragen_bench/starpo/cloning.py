@@ -26,7 +26,7 @@ from ragen_bench.registry import make, make_agent
 from ragen_bench.seeding import Stream
 from ragen_bench.starpo.experience import Experience, passes
 from ragen_bench.starpo.rollout import UNKNOWN, Cell
-from ragen_bench.starpo.trajectories import Segment, Trajectory, continued
+from ragen_bench.starpo.trajectories import Played, Segment, Trajectory, continued
 from ragen_bench.starpo.update import clip_and_step, logprobs_of
 from ragen_bench.text_env import TextEnv
 
@@ -148,16 +148,23 @@ class Lessons:
 
 
 def repeated(
-    source: Iterator[Trajectory], count: int, stream: Stream
+    source: Iterator[Trajectory], count: int, stream: Stream, pool: list[Trajectory]
 ) -> Iterator[Trajectory]:
-    """Yield the first trajectories of a source again and again, in random order."""
-    pool: list[Trajectory] = []
+    """Yield the first trajectories of a source again and again, in random order.
+
+    Args:
+        source: Demonstrations.
+        count: How many are taken from it.
+        stream: Decides the order.
+        pool: Is given those that were taken.
+    """
     for one in itertools.islice(source, count):
         pool.append(one)
         yield one
+    again = list(pool)
     while True:
-        stream.shuffle(pool)
-        yield from pool
+        stream.shuffle(again)
+        yield from again
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +213,8 @@ def clone(
         factor = min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * done))
         for group in optimizer.param_groups:
             group["lr"] = schedule.lr * max(factor, 0.01)
-        loss = _backward(
-            network, [next(source) for _ in range(schedule.batch)], schedule
-        )
+        lessons = [next(source) for _ in range(schedule.batch)]
+        loss = backward(network, lessons, schedule.budget)
         clip_and_step(optimizer, parameters, 1.0)
         mean = loss if step == 0 else 0.95 * mean + 0.05 * loss
         step += 1
@@ -216,14 +222,21 @@ def clone(
     return {"steps": step, "cpu_s": time.process_time() - began, "loss": mean}
 
 
-def _backward(
-    network: Any, trajectories: Sequence[Trajectory], schedule: Schedule
-) -> float:
-    """Add the gradients of the mean loss of a token, and return that mean."""
+def backward(network: Any, trajectories: Sequence[Played], budget: int) -> float:
+    """Add the gradients of the mean cross-entropy of a token, and return that mean.
+
+    Args:
+        network: Its parameters that ask for gradients get them.
+        trajectories: Their sampled tokens are the targets.
+        budget: Padded tokens of a pass.
+
+    Returns:
+        Nats a token; 0 where nothing was sampled.
+    """
     experience = Experience.of(trajectories)
     count, total = len(experience.trajectory), 0.0
     device = next(network.parameters()).device
-    for batch in passes(experience, range(len(trajectories)), schedule.budget):
+    for batch in passes(experience, range(len(trajectories)), budget):
         scored = logprobs_of(network, batch.to(device), 1.0)
         loss = -scored.logprobs.sum() / max(count, 1)
         loss.backward()

@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_bench.errors import InvalidSpec, MissingExtra
+from ragen_bench.errors import InvalidSpec
+from ragen_bench.reporting.drawing import QUIET, new_figure, require, save, style
 from ragen_bench.starpo.echo_trap import Alarm, scan
 from ragen_bench.starpo.training_log import read_metrics
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _WIDTH, _HEIGHT = 4, 2
 """Panels."""
-_EMPTY = {"ha": "center", "color": "0.4", "backgroundcolor": "white"}
+_EMPTY = {"ha": "center", "color": QUIET, "backgroundcolor": "white"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,8 @@ def draw(
         raise InvalidSpec(
             f"--plot is {str(target)!r}, but must end in {', '.join(SUFFIXES)}"
         )
-    try:
-        import matplotlib
-        import pandas
-        import seaborn
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("report", "a picture of a training") from error
+    require("a picture of a training")
+    import pandas
 
     rows = [read_metrics(folder, columns) for folder in folders]
     frame = pandas.concat(
@@ -80,10 +76,8 @@ def draw(
     if frame.empty:
         raise InvalidSpec(f"{', '.join(map(str, folders))}: no iteration to be drawn")
     alarms = [alarm for one in rows for alarm in _shown(scan(one), len(folders))]
-    # Nothing that depends on when or by whom it was drawn.
-    style = {**seaborn.axes_style("whitegrid"), "svg.hashsalt": "ragen-bench"}
-    with matplotlib.rc_context({**style, "font.size": 9, "axes.titlesize": 10}):
-        figure = Figure(figsize=(15, 6.5), layout="constrained")
+    with style():
+        figure = new_figure(15, 6.5)
         axes = figure.subplots(_HEIGHT, _WIDTH, sharex=True)
         colours = _colours(alarms)
         for panel, ax in zip(PANELS, axes.flat, strict=True):
@@ -93,15 +87,7 @@ def draw(
         for ax in axes[-1]:
             ax.set_xlabel("iteration")
         _label(figure, axes, folders, colours)
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(target, dpi=110, metadata=metadata.get(target.suffix))
-        except OSError as error:
-            raise InvalidSpec(
-                f"{str(target)!r} cannot be written: {error.strerror}"
-            ) from error
-    return target
+        return save(figure, target)
 
 
 def _line(sign: str, colours: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +111,7 @@ def _colours(alarms: Sequence[Alarm]) -> dict[str, Any]:
 
     palette = seaborn.color_palette("Dark2", 8)
     signs = dict.fromkeys(alarm.sign for alarm in alarms if alarm.sign != "echo_trap")
-    colours = dict(zip(signs, palette, strict=False))
+    colours: dict[str, Any] = dict(zip(signs, palette, strict=False))
     return {**colours, "echo_trap": "#c1121f"}
 
 
@@ -135,11 +121,12 @@ def _panel(ax: Any, panel: Panel, frame: Any) -> None:
     import seaborn
     from matplotlib.ticker import PercentFormatter
 
-    ax.set_title(panel.title, loc="left")
-    for column, look in (
+    ax.set_title(panel.title)
+    looks: list[tuple[str | None, dict[str, Any]]] = [
         (panel.column, {"color": "#1d3557", "linewidth": 1.4}),
         (panel.dev, {"color": "#e07a1f", "linewidth": 0.8, "marker": "o", "ms": 4}),
-    ):
+    ]
+    for column, look in looks:
         if column is None or column not in frame:
             continue
         known = frame[numpy.isfinite(frame[column].astype(float))]

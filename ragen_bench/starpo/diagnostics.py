@@ -6,11 +6,11 @@ what they hold of iterations it does anew, so no row is there twice.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ragen_bench.errors import RecordError, RunIncomplete
+from ragen_bench.run_folder import replacing
 from ragen_bench.starpo import metrics
 from ragen_bench.starpo.echo_trap import Alarm
 from ragen_bench.starpo.probes import GRADIENTS
@@ -73,15 +73,14 @@ def _record(alarm: Alarm) -> dict[str, int | str]:
 
 def _cut(path: Path, iteration: int) -> None:
     """Keep the whole lines of the iterations up to some."""
-    text = path.read_text("utf-8")
-    whole = text[: text.rfind("\n") + 1].splitlines(keepends=True)
     try:
+        text = path.read_text("utf-8")
+        whole = text[: text.rfind("\n") + 1].splitlines(keepends=True)
         kept = [line for line in whole if json.loads(line)["iteration"] <= iteration]
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{path} has a line that is no alarm; move the file away and run the same "
             "command again"
         ) from error
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text("".join(kept), "utf-8")
-    os.replace(beside, path)
+    with replacing(path) as file:
+        file.write("".join(kept).encode())

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from ragen_bench.errors import RagenError
+from ragen_bench.errors import InvalidSpec, RagenError
 from ragen_bench.models import hf_loading
+from ragen_bench.prompts import ContextPolicy
 from ragen_bench.registry import make
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import memory, policy
 from ragen_bench.starpo.algorithm import Algorithm
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.rollout import Cell
 from ragen_bench.starpo.settings import env_args, lessons_of
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 from ragen_bench.text_env import TextEnv
 
@@ -24,6 +25,10 @@ _EPISODES = 16
 """Played by the solver to see how long they get."""
 _NOISE = 0.5
 """Share of its turns that are random, so that episodes are not all of the shortest."""
+_KERNELS = 1024
+"""That PyTorch keeps on a CPU, at most, ..."""
+_MATRICES = 6
+"""... of so many shapes in a layer."""
 _MARKERS = 16
 """Tokens around an observation, about."""
 
@@ -39,7 +44,10 @@ class Lengths:
     sampled: float
     """Of these in replies, mean."""
     longest: int
-    """All together if every turn is taken and every reply is cut off."""
+    """All together if every turn is taken and every reply is cut off; where a context
+    policy makes a prompt anew in each turn, all prompts are as long as the longest."""
+    longest_segment: int
+    """The same of what stands in one prompt with its reply."""
     longest_sampled: int
 
 
@@ -89,6 +97,12 @@ def lengths(config: TrainConfig, cells: Sequence[Cell], tokenizer: Any) -> Lengt
     erring = list(
         itertools.islice(_played(config, cells, tokenizer, _NOISE), _EPISODES)
     )
+    if not all(one.turns for one in optimal):
+        raise InvalidSpec(
+            f"no prompt fits into context {config.context!r} with max_tokens "
+            f"{config.max_tokens!r}, so that nothing would be trained; take another "
+            "context"
+        )
     prompts = [one.turns[0].start for one in optimal]
     totals, replies, feedback = [], [], 0
     for one, prompt in zip(erring, prompts, strict=True):
@@ -105,13 +119,40 @@ def lengths(config: TrainConfig, cells: Sequence[Cell], tokenizer: Any) -> Lengt
     # What an invalid reply is told may be longer than what a valid one is.
     scolding = max(len(tokenizer(_scolding(env))["input_ids"]) for env in envs)
     feedback = max(feedback, scolding + _MARKERS)
+    longest = max(prompts) + turns * config.max_tokens + (turns - 1) * feedback
+    segment = longest
+    if ContextPolicy.parse(config.context).kind != "full":
+        segment = _longest_segment(config, (*optimal, *erring), longest, feedback)
+        longest = turns * segment
     return Lengths(
         prompt=statistics.fmean(prompts),
         expected=statistics.fmean(totals),
         sampled=statistics.fmean(replies),
-        longest=max(prompts) + turns * config.max_tokens + (turns - 1) * feedback,
+        longest=longest,
+        longest_segment=segment,
         longest_sampled=turns * config.max_tokens,
     )
+
+
+def _longest_segment(
+    config: TrainConfig, played: Sequence[Trajectory], whole: int, feedback: int
+) -> int:
+    """Return how long a prompt with its reply gets where each turn has one of its own.
+
+    Args:
+        config: The settings.
+        played: By a solver, whose replies are shorter than the policy's may be.
+        whole: Tokens of the longest trajectory, were nothing left out.
+        feedback: Tokens of the longest answer to a reply.
+    """
+    policy = ContextPolicy.parse(config.context)
+    if policy.kind == "tokens":
+        return min(policy.size, whole)
+    segments = [segment for one in played for segment in one.segments]
+    read = max(segment.turns[0].start for segment in segments if segment.turns)
+    # What is kept of the past, and what invalid replies are told, a solver never reads.
+    kept = feedback + policy.size * (config.max_tokens + feedback)
+    return min(read + kept + config.max_tokens, whole)
 
 
 def _envs(config: TrainConfig, cells: Sequence[Cell]) -> list[TextEnv]:
@@ -141,10 +182,13 @@ def _work(config: TrainConfig, found: Lengths, played: int) -> memory.Work:
     reserved = config.engine_kv_gib if config.engine == "vllm" else None
     return memory.Work(
         conversations=played,
-        context=round(found.expected),
-        passed=min(config.token_budget, round(played * found.expected)),
+        context=found.longest_segment,
+        passed=max(
+            min(config.token_budget, played * found.longest), found.longest_segment
+        ),
         reference=config.kl > 0,
         engine_bytes=4 if wide else 2,
+        kernels=min(_KERNELS, _MATRICES * played) if on_cpu else 0,
         compute_bytes=4 if on_cpu else 2,
         reserved=None if reserved is None else int(reserved * 2**30),
     )
@@ -169,6 +213,14 @@ def _meta(config: TrainConfig) -> tuple[Any, Any] | None:
     return network, tokenizer
 
 
+def _inner_width(config: Any) -> int:
+    """Return the width of the feed-forward part; four times the model's if unnamed."""
+    for name in ("intermediate_size", "n_inner", "ffn_dim"):
+        if getattr(config, name, None):
+            return int(getattr(config, name))
+    return 4 * int(config.hidden_size)
+
+
 def _shape(network: Any, config: TrainConfig, algorithm: Algorithm) -> memory.Shape:
     plain = int(network.num_parameters())
     inner = network.config.get_text_config()
@@ -191,6 +243,6 @@ def _shape(network: Any, config: TrainConfig, algorithm: Algorithm) -> memory.Sh
         width=inner.hidden_size,
         query=heads * width,
         keys=keys * width,
-        inner=inner.intermediate_size,
+        inner=_inner_width(inner),
         vocabulary=inner.vocab_size,
     )

@@ -11,14 +11,14 @@ import torch
 
 from ragen_bench.starpo.gae import Estimate, Rollout
 from ragen_bench.starpo.shared_prefix import LEAST, shared_length
-from ragen_bench.starpo.trajectories import Segment, Trajectory
+from ragen_bench.starpo.trajectories import Played, Segment
 
 
 @dataclasses.dataclass(slots=True)
 class Experience:
     """The sampled tokens of some trajectories; A of them in N trajectories."""
 
-    trajectories: list[Trajectory]
+    trajectories: list[Played]
     trajectory: torch.Tensor
     """[A] int64, index of the trajectory that a token belongs to."""
     turn_end: torch.Tensor
@@ -33,7 +33,7 @@ class Experience:
     """[N] int64, which trajectories played the same instance."""
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory]) -> "Experience":
+    def of(cls, trajectories: Sequence[Played]) -> "Experience":
         """Return the experience of trajectories."""
         owner: list[int] = []
         ends: list[bool] = []

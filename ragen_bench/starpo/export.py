@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
+
+from ragen_bench.errors import RunIncomplete
 from ragen_bench.models import hf_loading
 from ragen_bench.provenance import commit, versions
 from ragen_bench.starpo import card
@@ -35,10 +38,42 @@ def write(
         folder: Replaced if it exists.
         command: The command line that trained, for the card.
         rows: Of ``metrics.csv``, for the card.
+
+    Raises:
+        RunIncomplete: The disk is full; what was in the folder still is.
     """
-    policy, config = training.policy, training.config
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
+    try:
+        _fill(training, beside, command, rows)
+        _take_place(beside, folder)
+    # safetensors tells of a full disk by an error of its own.
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise RunIncomplete(
+            f"cannot write {folder}: {getattr(error, 'strerror', None) or error}; all "
+            "is in the checkpoint: make room and run the same command again"
+        ) from error
+    return folder
+
+
+def _take_place(beside: Path, folder: Path) -> None:
+    """Put a folder in the place of another, which is gone only then."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(beside, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(
+    training: "Training",
+    beside: Path,
+    command: str | None,
+    rows: Sequence[Mapping[str, str]],
+) -> None:
+    policy, config = training.policy, training.config
     with hf_loading.quiet():
         merged(policy.network).save_pretrained(beside)
         policy.tokenizer.save_pretrained(beside)
@@ -61,6 +96,3 @@ def write(
     text = json.dumps(settings, indent=2, sort_keys=True)
     (beside / "ragen.json").write_text(f"{text}\n", "utf-8")
     (beside / "README.md").write_text(card.write(training, command, rows), "utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(beside, folder)
-    return folder

@@ -26,12 +26,12 @@ from ragen_bench.starpo import (
     update,
 )
 from ragen_bench.starpo.algorithm import Algorithm, Discounts
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.echo_trap import Alarm, EchoTrap
 from ragen_bench.starpo.experience import Experience
 from ragen_bench.starpo.gae import explained_variance
 from ragen_bench.starpo.policy import Policy
 from ragen_bench.starpo.rollout import Cell, Instances, Rollouts
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.trajectories import Trajectory
 
 Row = dict[str, float | None]
@@ -99,15 +99,26 @@ class Training:
         self.probes = settings.probes_of(config, policy, self.longest)
         trained = [parameter for _, parameter in policy.trained()]
         self.optimizer = settings.optimizer_of(config, trained, config.lr)
+        self.imitation = settings.imitation_of(config, trained)
         self.critic_optimizer: torch.optim.Optimizer | None = None
         if policy.critic is not None:
             self.critic_optimizer = settings.optimizer_of(
                 config, policy.critic.parameters(), config.critic_lr
             )
 
+    @property
+    def rate(self) -> float:
+        """What is left of learning rates, by iterations or by CPU time, in [0, 1]."""
+        config, warm = self.config, (self.cloned or {}).get("cpu_s", 0.0)
+        left = config.budget_seconds - warm
+        by_time = (self.spent - warm) / left if left > 0 else 0.0
+        done = max(by_time, self.iteration / max(config.iterations, 1))
+        return update.left_of_rate(min(1.0, done), config.decay)
+
     def iterate(self) -> Report:
         """Do one iteration: rollout phase, then update phase."""
-        config, began, cpu = self.config, time.perf_counter(), time.process_time()
+        config, policy = self.config, self.policy
+        began, cpu = time.perf_counter(), time.process_time()
         groups = self.instances.take(config.groups, config.rollouts)
         salt = f"train/{config.seed}/{self.iteration}"
         trajectories = asyncio.run(self.rollouts.play(groups, salt))
@@ -127,6 +138,9 @@ class Training:
         chosen = [one for one in trajectories if one.group in kept]
         share = len(kept) / len(spread)
         steps, explained = self._update(chosen, share) if chosen else ([], None)
+        imitated = self.imitation.learn(
+            policy.network, trajectories, self.iteration, self.rate
+        )
         updated = time.perf_counter()
         self.policy.sync()
         canary_row = self._check_engine(asked)
@@ -140,6 +154,7 @@ class Training:
             "explained_variance": explained,
             **metrics.of_rollouts(trajectories, spread),
             **metrics.of_steps(steps),
+            **imitated,
             **probed.row,
             **canary_row,
         }
@@ -262,9 +277,8 @@ class Training:
         config = self.config
         self.steps += 1
         share = min(1.0, self.steps / config.warmup) if config.warmup else 1.0
-        share *= update.left_of_rate(self.iteration / config.iterations, config.decay)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.lr * share
+            group["lr"] = config.lr * share * self.rate
 
     def evaluate(self) -> Row:
         """Play the dev split greedily and return success and return.

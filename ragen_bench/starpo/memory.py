@@ -9,6 +9,8 @@ PROCESS = 420 * 2**20
 _FLOAT = 4
 _ADAM = 8
 """AdamW's two moments."""
+_KERNEL = 420 * 2**10
+"""Bytes of a kernel that PyTorch makes for a shape of a batch, about."""
 _LOGITS = 5
 """Arrays of a chunk's size that live at once in the head's backward pass."""
 
@@ -42,15 +44,17 @@ class Work:
     conversations: int
     """Played at once."""
     context: int
-    """Tokens of the longest of them."""
+    """Tokens of the longest prompt with its reply."""
     passed: int
-    """Padded tokens of a training pass."""
+    """Padded tokens of a training pass, where replies are as long as they may be."""
     reference: bool
     """Whether a copy of the first model is kept."""
     engine_bytes: int
     """Of a number in the engine's copy: 4 or 2."""
     compute_bytes: int
     """Of a number in a training pass."""
+    kernels: int = 0
+    """Kernels that PyTorch keeps, 0 on a GPU."""
     reserved: int | None = None
     """Bytes that the engine takes for keys and values whatever they need."""
 
@@ -75,12 +79,16 @@ def estimate(shape: Shape, work: Work) -> dict[str, int]:
       checkpointing: two norms (3 D each), queries, keys and values turned and repeated
       for the attention, its output twice, and the four arrays of a gated feed-forward
       part; and ``c (2 D + 3 I)`` for what is on its way in the backward pass.
+    - kernels: 420 KiB each of those that PyTorch keeps on a CPU, for every size that
+      the batch of the engine has had and six matrices of a layer, 1,024 at most.
     - the process itself, 420 MiB on a CPU.
 
-    What a padded pass shares at its beginning is not taken off, and what an allocator
-    keeps is not added.  Measured peaks on a CPU: 886 MiB where this says 707 (the
-    preset tiny-cpu), 4,476 MiB where it says 4,131 (SmolLM2-135M with an adapter of
-    rank 8 and passes of 1,024 tokens).
+    It is a bound rather than a mean: replies are as long as they may be, and what a
+    padded pass shares at its beginning is not taken off; what an allocator keeps is not
+    added.  Peaks on a CPU, each of a process of its own, against this sum: 1,021 MiB
+    against 1,115 (tiny-cpu on FrozenLake, three iterations), 838 against 1,089 (on the
+    bandit), 2,119 against 2,276 (width 512, 6 layers, critic and reference, passes of
+    4,096 tokens), 4,788 against 5,848 (width 768, 8 layers, passes of 8,192).
     """
     s, w = shape, work
     trained = s.adapter or s.plain
@@ -99,6 +107,7 @@ def estimate(shape: Shape, work: Work) -> dict[str, int]:
         ),
         "logits": _LOGITS * _FLOAT * s.vocabulary * max(CHUNK, w.conversations),
         "activations": w.compute_bytes * (per_token + passing) * w.passed,
+        "kernels": _KERNEL * w.kernels,
         "process": PROCESS,
     }
     return {**found, "sum": sum(found.values())}

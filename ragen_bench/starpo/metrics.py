@@ -7,12 +7,13 @@
 import csv
 import dataclasses
 import io
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ragen_bench.errors import RecordError
+from ragen_bench.run_folder import replacing
 from ragen_bench.starpo.repetition import distinct_share, mean_words, repeated_share
 from ragen_bench.starpo.trajectories import Trajectory
 from ragen_bench.starpo.update import Step
@@ -49,6 +50,8 @@ COLUMNS = (
     "canary_diff_max",
     "explained_variance",
     "steps",
+    "imitation_loss",
+    "remembered",
     "probe_samples",
     "conditional_entropy",
     "mutual_information",
@@ -140,18 +143,22 @@ class Table:
     Args:
         path: The file.
         columns: Its header.
-        rows: How many rows of what is there are kept.
+        rows: How many rows of what is there are kept; what they know nothing of, as
+            another version wrote them, stays empty.
+
+    Raises:
+        RecordError: What is there cannot be read.
+        RunIncomplete: The disk is full.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], rows: int = 0) -> None:
         self.columns = tuple(columns)
         kept = read(path)[:rows] if path.exists() else []
         text = _line(self.columns) + "".join(
-            _line([row[name] for name in self.columns]) for row in kept
+            _line([row.get(name) or "" for name in self.columns]) for row in kept
         )
-        beside = path.with_name(f".{path.name}.part")
-        beside.write_text(text, "utf-8")
-        os.replace(beside, path)
+        with replacing(path) as file:
+            file.write(text.encode())
         self._path = path
 
     def add(self, row: Mapping[str, float | str | None]) -> None:
@@ -162,17 +169,38 @@ class Table:
 
 
 def count(path: Path, iteration: int) -> int:
-    """Return how many rows of a table belong to the iterations up to some."""
+    """Return how many rows of a table belong to the iterations up to some.
+
+    Raises:
+        RecordError: A row has no iteration.
+    """
     if not path.exists():
         return 0
-    return sum(int(row["iteration"]) <= iteration for row in read(path))
+    try:
+        return sum(int(row["iteration"]) <= iteration for row in read(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(path, "a row has no iteration") from error
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table; a torn last one is left out."""
-    text = path.read_text("utf-8")
+    """Return the rows of a table; a torn last one is left out.
+
+    Raises:
+        RecordError: It is no text.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, str(error)) from error
     whole = text[: text.rfind("\n") + 1]
     return list(csv.DictReader(io.StringIO(whole)))
+
+
+def _unreadable(path: Path, why: str) -> RecordError:
+    return RecordError(
+        f"{path} cannot be read: {why}; move the file away and run the same command "
+        "again"
+    )
 
 
 def _number(value: float | str | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ragen_bench.errors import InvalidSpec, MissingExtra
+from ragen_bench.starpo import trainable
 from ragen_bench.starpo.engines.engine import PolicyEngine
 from ragen_bench.starpo.shared_prefix import states
 
@@ -53,17 +54,25 @@ class Critic(torch.nn.Module):  # type: ignore[misc]
     """A value of every token's state: a backbone of its own and a zero head.
 
     Args:
-        network: The policy whose backbone is copied.
+        network: The policy whose backbone is copied, an adapter merged into it.
     """
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.trunk = copy.deepcopy(plain_network(network).base_model)
+        self.trunk = copy.deepcopy(merged(network).base_model)
         self.trunk.requires_grad_(True)
         width = network.config.get_text_config().hidden_size
         self.head = torch.nn.Linear(width, 1)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
+
+    def begin_at(self, network: Any) -> None:
+        """Take over a policy's weights; the head stays as it is.
+
+        Args:
+            network: The policy, of the form that this critic was made of.
+        """
+        self.trunk.load_state_dict(merged(network).base_model.state_dict())
 
     def forward(
         self, ids: torch.Tensor, at: torch.Tensor, shared: int = 0
@@ -140,7 +149,7 @@ def load(
         lora_rank: Rank of an adapter that is trained in place of the weights.
 
     Raises:
-        InvalidSpec: The model cannot be loaded.
+        InvalidSpec: The model cannot be loaded, or not be trained here.
         MissingExtra: A package is not installed.
     """
     from ragen_bench.models import hf_loading
@@ -151,6 +160,7 @@ def load(
         network, tokenizer = fresh(shape, seed, device)
     else:
         network, tokenizer = hf_loading.load_network(place, "float32", device)
+        trainable.check(network, tokenizer)
     player = engine(network, tokenizer)
     network.requires_grad_(True)
     if lora_rank:

@@ -31,6 +31,19 @@ _TINY = {
     "iterations": 25,
 }
 
+_TINY_LONG = {
+    **_TINY,
+    "context": "single",
+    "lr": 2e-4,
+    "entropy": 0.003,
+    "clone_seconds": 60.0,
+    "clone_episodes": 300,
+    "clone_batch": 32,
+    "token_budget": 8192,
+    "iterations": 1000,
+    "budget_seconds": 240.0,
+}
+
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "starpo": {**_STARPO, "kl": 0.001, "kl_kind": "k1", "clip_high": 0.2},
@@ -57,17 +70,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "max_actions_per_turn": 2,
         },
         "tiny-cpu": _TINY,
-        "tiny-cpu-long": {
-            **_TINY,
-            "context": "single",
-            "lr": 2e-4,
-            "entropy": 0.003,
-            "clone_seconds": 60.0,
-            "clone_episodes": 300,
-            "clone_batch": 32,
-            "token_budget": 8192,
-            "iterations": 1000,
-            "budget_seconds": 240.0,
+        "tiny-cpu-long": _TINY_LONG,
+        "tiny-cpu-imitate": {
+            **_TINY_LONG,
+            "imitate_steps": 16,
+            "decay": "cosine",
+            "budget_seconds": 360.0,
         },
     }
 )

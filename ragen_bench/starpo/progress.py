@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.loop import Row
+from ragen_bench.starpo.train_config import TrainConfig
 from ragen_bench.starpo.training import Progress
 
 _COLUMNS = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_bench.errors import InvalidSpec, MissingExtra
 
 if TYPE_CHECKING:
-    from ragen_bench.starpo.config import TrainConfig
+    from ragen_bench.starpo.train_config import TrainConfig
     from ragen_bench.starpo.training import Outcome, Progress
 
 
@@ -39,7 +39,7 @@ def train(
         model: ``"fresh"``, ``"tiny"`` or ``"hf:FOLDER_OR_ID"``.
         out: The training's folder; ``runs/train-PRESET-ENV`` by default.
         progress: Hears of it; nobody by default, and alarms go into the log.
-        **settings: The fields of `ragen_bench.starpo.config.TrainConfig`, such as
+        **settings: The fields of `ragen_bench.starpo.train_config.TrainConfig`, such as
             ``lr`` or ``algorithm``; stronger than the file, which is stronger than
             the preset.
 
@@ -155,13 +155,22 @@ def configure(
     if envs:
         flags["envs"] = envs
     if model is not None:
-        flags["model"] = model_named(model)
+        flags["model"] = model
     if "preset" in settings:
         raise InvalidSpec(
             f"preset is {settings['preset']!r} among the settings, which change it; "
             "give it as --preset, or at the head of the file"
         )
-    return config.make(preset, held, flags, settings)
+    layers = (held, flags, settings)
+    return config.make(preset, *map(_with_place, layers))
+
+
+def _with_place(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings whose model, if they name one, is the place of its weights."""
+    spec = settings.get("model")
+    if not isinstance(spec, str):
+        return settings
+    return {**settings, "model": model_named(spec)}
 
 
 def model_named(spec: str) -> str:

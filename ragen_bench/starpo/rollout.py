@@ -120,14 +120,21 @@ class Rollouts:
             salt: Moves all noise and sampling; another one for every iteration.
 
         Raises:
-            RunIncomplete: The engine failed in an episode.
+            RunIncomplete: The engine failed in an episode, or none has a reply.
         """
         plays = [
             self._one(index, group, rep, salt)
             for index, group in enumerate(groups)
             for rep in range(group.size)
         ]
-        return list(await asyncio.gather(*plays))
+        found = list(await asyncio.gather(*plays))
+        if not any(one.sampled_tokens for one in found):
+            outcomes = sorted({one.episode.outcome for one in found})
+            raise RunIncomplete(
+                f"no episode of an iteration has a reply to learn from (they ended in "
+                f"{', '.join(outcomes)}); give prompts more room, by context or model"
+            )
+        return found
 
     async def _one(self, index: int, group: Group, rep: int, salt: str) -> Trajectory:
         cell = group.cell

@@ -10,11 +10,11 @@ import torch
 from ragen_bench.errors import MissingExtra
 from ragen_bench.models.chat_template import Chat
 from ragen_bench.registry import AGENTS
-from ragen_bench.starpo import cloning, filters, probes, update
-from ragen_bench.starpo.config import TrainConfig
+from ragen_bench.starpo import cloning, filters, imitation, probes, update
 from ragen_bench.starpo.engines.engine import PolicyEngine
 from ragen_bench.starpo.policy import Policy
 from ragen_bench.starpo.rollout import Cell
+from ragen_bench.starpo.train_config import TrainConfig
 
 
 def agent_args(config: TrainConfig) -> dict[str, Any]:
@@ -78,6 +78,21 @@ def optimizer_of(
     return torch.optim.AdamW(
         parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay
     )
+
+
+def imitation_of(
+    config: TrainConfig, parameters: Iterable[torch.nn.Parameter]
+) -> imitation.SelfImitation:
+    """Return what remembers a policy's best trajectories and clones them."""
+    schedule = imitation.Schedule(
+        steps=config.imitate_steps,
+        batch=config.imitate_batch,
+        memory=config.imitate_memory,
+        lr=config.imitate_lr,
+        budget=config.token_budget,
+        seed=config.seed,
+    )
+    return imitation.SelfImitation(parameters, schedule)
 
 
 def probing_of(config: TrainConfig) -> probes.Schedule:

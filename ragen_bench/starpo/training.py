@@ -6,40 +6,40 @@ Everything that can be refused is refused before anything is trained.
 import contextlib
 import copy
 import dataclasses
-import json
 import logging
-import os
-import signal
+import math
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ragen_bench.errors import InvalidSpec, RunMismatch
+from ragen_bench.errors import InvalidSpec
 from ragen_bench.plan import split_cell
-from ragen_bench.provenance import commit, versions
+from ragen_bench.run_folder import open_locked
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo import checkpoint, cloning, export, metrics, sinks
+from ragen_bench.starpo import (
+    checkpoint,
+    cloning,
+    export,
+    metrics,
+    saving,
+    sinks,
+    stopping,
+    training_folder,
+)
 from ragen_bench.starpo import config as configuration
 from ragen_bench.starpo import policy as policies
 from ragen_bench.starpo.algorithm import ALGORITHMS, Algorithm
-from ragen_bench.starpo.config import TrainConfig
 from ragen_bench.starpo.diagnostics import Diagnostics
-from ragen_bench.starpo.loop import Report, Row, Training
+from ragen_bench.starpo.loop import Row, Training
 from ragen_bench.starpo.rollout import Cell
 from ragen_bench.starpo.settings import check_engine, engine_of, lessons_of
-from ragen_bench.starpo.training_log import METRICS, ROLLOUTS
+from ragen_bench.starpo.train_config import TrainConfig
+from ragen_bench.starpo.training_folder import CHECKPOINTS, MODEL
+from ragen_bench.starpo.training_log import METRICS
 
 log = logging.getLogger(__name__)
-
-CONFIG = "train.json"
-CHECKPOINTS = "checkpoints"
-MODEL = "model"
-_FREE = {"iterations", "preset", "sinks"}
-"""Settings that may differ when a training goes on; it is the same one."""
 
 
 class Progress:
@@ -99,17 +99,19 @@ def train(
         stop: Ends the training after an iteration, as Ctrl-C does.
 
     Raises:
-        RagenError: A setting is refused, or the folder holds another training.
+        RagenError: A setting is refused, or the folder holds another training, or
+            another process trains in it.
         RunIncomplete: The disk is full.
     """
     progress = progress or Progress()
     algorithm, cells = check(config)
     torch.set_num_threads(config.threads)
-    out.mkdir(parents=True, exist_ok=True)
-    _adopt(out, config)
-    training = build(config, algorithm, cells)
-    with contextlib.closing(training.policy.engine):
-        return _run(training, out, progress, command, stop or threading.Event())
+    with open_locked(out):
+        training_folder.refuse_another(out, config)
+        training = build(config, algorithm, cells)
+        with contextlib.closing(training.policy.engine):
+            training_folder.adopt(out, config)
+            return _run(training, out, progress, command, stop or threading.Event())
 
 
 def _run(
@@ -122,7 +124,9 @@ def _run(
     """Train from wherever a folder stands to its end, and export."""
     config = training.config
     found = checkpoint.load(out / CHECKPOINTS)
-    progress.begin(config, 0 if found is None else found[1]["iteration"])
+    if found is not None:
+        saving.restore(training, *found)
+    progress.begin(config, training.iteration)
     if found is None:
         torch.manual_seed(config.seed)
         facts = _warm_start(training)
@@ -130,8 +134,6 @@ def _run(
             training.cloned = facts
             training.spent = facts["cpu_s"]
             progress.cloned(facts)
-    else:
-        restore(training, *found)
     start = sinks.Start(
         folder=out,
         iteration=training.iteration,
@@ -139,9 +141,9 @@ def _run(
     )
     with sinks.opened(config.sinks, start, progress.warning) as sink:
         if found is None:
-            save(training, out)
+            saving.save(training, out / CHECKPOINTS)
         complete = _iterate(training, out, sink, progress, stop)
-    save(training, out)
+    saving.save(training, out / CHECKPOINTS)
     rows = metrics.read(out / METRICS)
     model = export.write(training, out / MODEL, command=command, rows=rows)
     return Outcome(
@@ -155,7 +157,8 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
     Raises:
         UnknownName: No such algorithm, environment or sink.
         MissingExtra: The package of a sink or of the engine is not installed.
-        InvalidSpec: The environments' settings ask for another split than train.
+        InvalidSpec: The environments' settings name a level, or another split than
+            train, or only a critic is warmed up where there is none.
     """
     import ragen_bench.starpo.algorithms  # noqa: F401 - registers them
 
@@ -164,7 +167,18 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
     algorithm = ALGORITHMS.get(config.algorithm)
     if not isinstance(algorithm, Algorithm):
         raise InvalidSpec(f"algorithm {config.algorithm!r} is no Algorithm")
+    if config.critic_warmup and not algorithm.critic:
+        raise InvalidSpec(
+            f"critic_warmup is {config.critic_warmup!r}, but algorithm "
+            f"{config.algorithm!r} has no critic, so that nothing would be trained; "
+            "leave it out, or take algorithm='ppo'"
+        )
     cells = [Cell(env_id=e, level=n) for e, n in map(split_cell, config.envs)]
+    if "level" in config.env_args:
+        raise InvalidSpec(
+            f"env_args name the level {config.env_args['level']!r}; name it with the "
+            "environment, such as ragen/Bandit-v0:2"
+        )
     if config.env_args.get("split", "train") != "train":
         raise InvalidSpec(
             f"split is {config.env_args['split']!r}, but only instances of the train "
@@ -174,7 +188,11 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
 
 
 def build(config: TrainConfig, algorithm: Algorithm, cells: list[Cell]) -> Training:
-    """Load the model and return the training before its first iteration."""
+    """Load the model and return the training before its first iteration.
+
+    Raises:
+        RagenError: Model, agent, context or environments are refused.
+    """
     policy = policies.load(
         config.model,
         shape=(config.hidden_size, config.layers),
@@ -183,10 +201,15 @@ def build(config: TrainConfig, algorithm: Algorithm, cells: list[Cell]) -> Train
         engine=engine_of(config),
         lora_rank=config.lora_rank,
     )
-    if algorithm.critic:
-        policy.critic = policies.Critic(policy.network)
-        policy.critic.to(policies.plain_network(policy.network).device)
-    return Training(config, policy, algorithm, cells)
+    with contextlib.ExitStack() as failing:
+        failing.callback(policy.engine.close)
+        if algorithm.critic:
+            policy.critic = policies.Critic(policy.network)
+            policy.critic.to(policies.plain_network(policy.network).device)
+        training = Training(config, policy, algorithm, cells)
+        training.rollouts.agent(policy.engine)  # is refused here or never
+        failing.pop_all()
+    return training
 
 
 def _warm_start(training: Training) -> dict[str, float] | None:
@@ -207,16 +230,30 @@ def _warm_start(training: Training) -> dict[str, float] | None:
         source = lessons.demonstrations()
         if config.clone_episodes:
             order = Stream(config.seed, "demonstrations")
-            source = cloning.repeated(source, config.clone_episodes, order)
+            taken = training.imitation.demonstrations
+            source = cloning.repeated(source, config.clone_episodes, order, taken)
         facts = cloning.clone(policy.network, source, schedule)
+        _check_cloned(config, facts)
     if config.kl:
         training.reference = copy.deepcopy(policy.network).requires_grad_(False)
     if policy.critic is not None:
-        # The critic's backbone begins where the policy is, with a head of zeros.
-        fresh = policies.Critic(policy.network)
-        policy.critic.load_state_dict(fresh.state_dict())
+        policy.critic.begin_at(policy.network)
     policy.sync()
     return facts
+
+
+def _check_cloned(config: TrainConfig, facts: dict[str, float]) -> None:
+    """Refuse to train what a warm start left without weights or without lessons."""
+    if not facts["steps"]:
+        raise InvalidSpec(
+            f"clone_seconds is {config.clone_seconds!r}, over before the first step; "
+            "give more, or clone_steps"
+        )
+    if not math.isfinite(facts["loss"]):
+        raise InvalidSpec(
+            f"the warm start diverged at clone_lr {config.clone_lr!r}: its loss is "
+            f"{facts['loss']!r} nats a token; lower clone_lr"
+        )
 
 
 def _iterate(
@@ -229,7 +266,7 @@ def _iterate(
     """Run iterations to the end, a signal or the budget; return whether to the end."""
     config = training.config
     files = Diagnostics(out, training.iteration)
-    with _stop_on_signal(progress, stop):
+    with stopping.on_signal(stop, progress.stopping):
         while training.iteration < config.iterations:
             if stop.is_set():
                 return False
@@ -249,121 +286,10 @@ def _iterate(
             sink.add(report.row, report.times)
             files.add(report.alarms, report.gradients)
             if training.iteration in config.keep_rollouts:
-                _keep(report, training.iteration, out)
+                training_folder.keep(out, training.iteration, report.episodes)
             progress.iteration(report.row, report.times)
             for alarm in report.alarms:
                 progress.alarm(str(alarm))
             if config.save_every and training.iteration % config.save_every == 0:
-                save(training, out)
+                saving.save(training, out / CHECKPOINTS)
     return True
-
-
-def _keep(report: Report, iteration: int, out: Path) -> None:
-    folder = out / ROLLOUTS
-    folder.mkdir(exist_ok=True)
-    lines = [f"{episode.model_dump_json()}\n" for episode in report.episodes]
-    beside = folder / f".{iteration:06d}.part"
-    beside.write_text("".join(lines), "utf-8")
-    os.replace(beside, folder / f"{iteration:06d}.jsonl")
-
-
-def save(training: Training, out: Path) -> None:
-    """Write a checkpoint."""
-    policy = training.policy
-    tensors: dict[str, Any] = {
-        "network": dict(policy.trained()),
-        "optimizer": training.optimizer.state_dict(),
-        "torch_rng": torch.get_rng_state(),
-    }
-    tensors["network"] = {k: v.detach() for k, v in tensors["network"].items()}
-    if policy.critic is not None and training.critic_optimizer is not None:
-        tensors["critic"] = policy.critic.state_dict()
-        tensors["critic_optimizer"] = training.critic_optimizer.state_dict()
-    if training.reference is not None:
-        tensors["reference"] = training.reference.state_dict()
-    state = {
-        "iteration": training.iteration,
-        "steps": training.steps,
-        "drawn": training.instances.drawn,
-        "watch": training.watch.get_state(),
-        "cloned": training.cloned,
-        "spent": training.spent,
-        "versions": versions(),
-    }
-    checkpoint.save(out / CHECKPOINTS, training.iteration, tensors, state)
-
-
-def restore(training: Training, tensors: dict[str, Any], state: dict[str, Any]) -> None:
-    """Go on from a checkpoint."""
-    policy = training.policy
-    with torch.no_grad():
-        for name, parameter in policy.trained():
-            parameter.copy_(tensors["network"][name])
-    training.optimizer.load_state_dict(tensors["optimizer"])
-    if policy.critic is not None and training.critic_optimizer is not None:
-        policy.critic.load_state_dict(tensors["critic"])
-        training.critic_optimizer.load_state_dict(tensors["critic_optimizer"])
-    if "reference" in tensors:
-        training.reference = copy.deepcopy(policy.network).requires_grad_(False)
-        training.reference.load_state_dict(tensors["reference"])
-    torch.set_rng_state(tensors["torch_rng"])
-    training.iteration = state["iteration"]
-    training.steps = state["steps"]
-    training.instances.drawn = state["drawn"]
-    training.watch.set_state(state["watch"])
-    training.cloned = state.get("cloned")
-    training.spent = state.get("spent", 0.0)
-    policy.sync()
-
-
-def _adopt(out: Path, config: TrainConfig) -> None:
-    """Write the configuration, or refuse a folder of another one.
-
-    Raises:
-        RunMismatch: The folder holds another training.
-    """
-    path = out / CONFIG
-    asked = json.loads(json.dumps(configuration.to_dict(config)))
-    if path.exists():
-        # What an older version did not know of was as it is by default.
-        known = json.loads(path.read_text("utf-8"))["config"]
-        held = {**configuration.to_dict(TrainConfig()), **known}
-        for name in sorted(asked):
-            if name not in _FREE and held[name] != asked[name]:
-                raise RunMismatch(
-                    f"{str(out)!r} was trained with {name} {held[name]!r}, but "
-                    f"{asked[name]!r} is asked for; give another --out, or the same "
-                    "setting"
-                )
-    text = json.dumps(
-        {"config": asked, "versions": versions(), "commit": commit()},
-        indent=2,
-        sort_keys=True,
-    )
-    beside = path.with_name(f".{CONFIG}.part")
-    beside.write_text(f"{text}\n", "utf-8")
-    os.replace(beside, path)
-
-
-@contextlib.contextmanager
-def _stop_on_signal(progress: Progress, stop: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end training at the iteration's end; twice, at once."""
-
-    def ask(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        # A stream that is being written to cannot be written to.
-        with contextlib.suppress(RuntimeError):
-            progress.stopping()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, ask) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

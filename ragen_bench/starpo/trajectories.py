@@ -68,13 +68,12 @@ def continued(segments: list[Segment], prompt: list[int]) -> Segment:
 
 
 @dataclasses.dataclass(slots=True)
-class Trajectory:
-    """One episode as the trainer sees it."""
+class Played:
+    """The tokens of one episode."""
 
     group: int
     """Trajectories of one instance and iteration share it."""
     segments: list[Segment]
-    episode: Episode
 
     @property
     def turns(self) -> list[TurnTokens]:
@@ -90,3 +89,10 @@ class Trajectory:
     def sampled_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(sum(segment.sampled) for segment in self.segments)
+
+
+@dataclasses.dataclass(slots=True)
+class Trajectory(Played):
+    """One episode as the trainer sees it."""
+
+    episode: Episode

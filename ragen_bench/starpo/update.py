@@ -222,9 +222,13 @@ def clip_and_step(
     parameters: Iterable[torch.nn.Parameter],
     largest: float,
 ) -> float:
-    """Take an optimizer step and return the gradient's norm before clipping."""
+    """Take an optimizer step and return the gradient's norm before clipping.
+
+    Where the norm is not finite no step is taken: no weight would be finite after it.
+    """
     norm = torch.nn.utils.clip_grad_norm_(list(parameters), largest or float("inf"))
-    optimizer.step()
+    if norm.isfinite():
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return float(norm)
 
