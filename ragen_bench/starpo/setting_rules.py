@@ -4,12 +4,9 @@ import json
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ragen_bench.errors import InvalidSpec
-
-if TYPE_CHECKING:
-    from ragen_bench.starpo.train_config import TrainConfig
 
 _INF = math.inf
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -75,43 +72,47 @@ _BY_SHARE = ("top_k", "top_p_linear", "top_p_softmax", "min_p")
 """Filters whose value is a share."""
 
 
-def check(config: "TrainConfig") -> None:
+def check(settings: Mapping[str, Any]) -> None:
     """Refuse what no training can be made with.
+
+    Args:
+        settings: All of `ragen_bench.starpo.train_config.TrainConfig`, by name.
 
     Raises:
         InvalidSpec: A setting breaks its rule.
     """
     for name, (least, most) in RANGES.items():
-        value = getattr(config, name)
+        value = settings[name]
         if value is not None and not least <= value <= most:
             wanted = f"at least {least}" if most == _INF else f"at most {most}"
             if -_INF < least and most < _INF:
                 wanted = f"from {least} to {most}"
             raise InvalidSpec(f"{name} is {value!r}, but must be {wanted}")
     for name, bound in _ABOVE.items():
-        value = getattr(config, name)
+        value = settings[name]
         if value is not None and not value > bound:
             raise InvalidSpec(f"{name} is {value!r}, but must be above {bound}")
-    if not config.envs:
+    if not settings["envs"]:
         raise InvalidSpec("envs is empty: name a cell, such as ragen/Bandit-v0:1")
-    if config.filter in _BY_SHARE and not 0 < config.filter_value <= 1:
+    rule, value = settings["filter"], settings["filter_value"]
+    if rule in _BY_SHARE and not 0 < value <= 1:
         raise InvalidSpec(
-            f"filter_value is {config.filter_value!r}, but filter {config.filter!r} "
-            "takes a share, above 0 and at most 1"
+            f"filter_value is {value!r}, but filter {rule!r} takes a share, above "
+            "0 and at most 1"
         )
-    betas = config.betas
+    betas = settings["betas"]
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         raise InvalidSpec(
             f"betas is {betas!r}, but must be two numbers from 0 to below 1"
         )
-    if any(number < 1 for number in config.keep_rollouts):
-        raise InvalidSpec(
-            f"keep_rollouts is {config.keep_rollouts!r}, but iterations count from 1"
-        )
+    kept = settings["keep_rollouts"]
+    if any(number < 1 for number in kept):
+        raise InvalidSpec(f"keep_rollouts is {kept!r}, but iterations count from 1")
+    given = settings["env_args"]
     try:
-        json.dumps(config.env_args, allow_nan=False)
+        json.dumps(given, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidSpec(
-            f"env_args is {config.env_args!r}, but must hold numbers, texts, lists and "
-            f"tables alone: {error}"
+            f"env_args is {given!r}, but must hold numbers, texts, lists and tables "
+            f"alone: {error}"
         ) from error

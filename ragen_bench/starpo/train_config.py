@@ -206,4 +206,5 @@ class TrainConfig:
     none."""
 
     def __post_init__(self) -> None:
-        check(self)
+        names = (field.name for field in dataclasses.fields(self))
+        check({name: getattr(self, name) for name in names})
