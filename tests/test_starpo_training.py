@@ -37,6 +37,7 @@ from ragen_bench.starpo.algorithm import ALGORITHMS, Algorithm, by_trajectory  #
 from ragen_bench.starpo.experience import Experience, passes  # noqa: E402
 from ragen_bench.starpo.gae import Estimate  # noqa: E402
 from ragen_bench.starpo.rollout import Cell, Instances, Rollouts  # noqa: E402
+from ragen_bench.starpo.settings import lessons_of  # noqa: E402
 from ragen_bench.starpo.train_config import TrainConfig  # noqa: E402
 from ragen_bench.starpo.trajectories import Segment  # noqa: E402
 
@@ -333,6 +334,23 @@ class TestFolder:
         again = training.train(small(**bounded), tmp_path / "t")
         assert first.complete and again.complete
         assert first.iterations == again.iterations < 10_000
+
+    @pytest.mark.parametrize("mistakes", [False, True])
+    def test_random_replies_are_learned_on_request_alone(self, mistakes):
+        made = built(clone_noise=1.0, clone_mistakes=mistakes)
+        config, policy = made.config, made.policy
+        source = lessons_of(config, made.cells, policy.tokenizer, config.clone_noise)
+        shown = list(itertools.islice(source.demonstrations(), 5))
+        assert all(one.episode.turns for one in shown)
+        assert all((one.sampled_tokens > 0) == mistakes for one in shown)
+
+    def test_mistakes_are_not_imitated_any_further(self):
+        clone = {"clone_steps": 2, "clone_batch": 2, "clone_episodes": 3}
+        sound, wrong = built(**clone), built(**clone, clone_mistakes=True)
+        for made in (sound, wrong):
+            training._warm_start(made)
+        assert len(sound.imitation.demonstrations) == 3
+        assert not wrong.imitation.demonstrations
 
     def test_a_fixed_set_of_demonstrations_is_used_again_in_another_order(self):
         played, taken = itertools.count(), []

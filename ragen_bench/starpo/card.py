@@ -77,7 +77,8 @@ def _data(training: "Training") -> Iterator[str]:
             f"Before that, {cloned['steps']:.0f} steps of behaviour cloning (batches "
             f"of {config.clone_batch} episodes, loss {cloned['loss']:.3f} nats a token "
             "in the end) of a solver that plays train instances, a share of "
-            f"{config.clone_noise:g} of its turns at random."
+            f"{config.clone_noise:g} of its turns at random"
+            f"{', learned like the others' if config.clone_mistakes else ''}."
         )
 
 

@@ -2,7 +2,7 @@
 
 The expert plays train instances in the trainer's own protocol.  Its replies are
 learned; the random ones in between are only read, so that the policy also meets the
-states that errors lead to.
+states that errors lead to.  On request they are learned too, as from somebody who errs.
 """
 
 import asyncio
@@ -41,6 +41,7 @@ class Expert(Model):
         protocol: Form of a reply.
         stream: Decides what is random.
         noise: Share of random replies.
+        mistakes: Whether random replies count as its own, and are learned too.
     """
 
     def __init__(
@@ -51,16 +52,19 @@ class Expert(Model):
         protocol: Protocol,
         stream: Stream,
         noise: float,
+        mistakes: bool = False,
     ) -> None:
         self.name = "expert"
         self.segments: list[Segment] = []
-        """What was played; the solver's replies count as sampled, random ones not."""
+        """What was played; the solver's replies count as sampled, and random ones if
+        mistakes are learned."""
         self._env = env
         self._chat = chat
         self._end_id = end_id
         self._protocol = protocol
         self._stream = stream
         self._noise = noise
+        self._mistakes = mistakes
         self._last: Transcript | None = None
 
     async def generate(
@@ -72,7 +76,7 @@ class Expert(Model):
         reply = self._random() if errs else self._planned()
         ids = [*self._chat.encode_inside(reply), self._end_id]
         segment = continued(self.segments, prompt)
-        if errs:
+        if errs and not self._mistakes:
             segment.read(ids)
         else:
             segment.write(ids, [0.0] * len(ids))
@@ -105,6 +109,9 @@ class Lessons:
     chat: Chat
     end_id: int
     noise: float
+    """Share of replies that are random."""
+    mistakes: bool = False
+    """Whether those are learned too."""
     seed: int
 
     def demonstrations(self) -> Iterator[Trajectory]:
@@ -127,7 +134,13 @@ class Lessons:
             seed = stream.below(2**31)
             key = EpisodeKey(cell.env_id, cell.level, "train", seed, number)
             expert = Expert(
-                env, self.chat, self.end_id, self._protocol(), stream, self.noise
+                env,
+                self.chat,
+                self.end_id,
+                self._protocol(),
+                stream,
+                self.noise,
+                self.mistakes,
             )
             agent = make_agent(self.agent, expert, **self.agent_args)
             episode, _ = asyncio.run(play(env, agent, key, known=UNKNOWN))

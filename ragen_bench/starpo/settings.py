@@ -50,6 +50,7 @@ def lessons_of(
         chat=Chat(tokenizer, [tokenizer.eos_token_id]),
         end_id=tokenizer.eos_token_id,
         noise=noise,
+        mistakes=config.clone_mistakes,
         seed=config.seed,
     )
 

@@ -155,6 +155,8 @@ class TrainConfig:
     """Demonstrations, used again in random order; 0 plays new ones without end."""
     clone_noise: float = 0.3
     """Share of the expert's turns whose actions are random."""
+    clone_mistakes: bool = False
+    """Whether those are learned too, as the play of somebody who errs."""
     clone_lr: float = 3e-3
     """Peak learning rate of behaviour cloning."""
     clone_batch: int = 64

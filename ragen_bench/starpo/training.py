@@ -230,7 +230,8 @@ def _warm_start(training: Training) -> dict[str, float] | None:
         source = lessons.demonstrations()
         if config.clone_episodes:
             order = Stream(config.seed, "demonstrations")
-            taken = training.imitation.demonstrations
+            # Mistakes are nothing to go on imitating.
+            taken = [] if config.clone_mistakes else training.imitation.demonstrations
             source = cloning.repeated(source, config.clone_episodes, order, taken)
         facts = cloning.clone(policy.network, source, schedule)
         _check_cloned(config, facts)
