@@ -1072,8 +1072,8 @@ MUTANTS = (
     fault(
         "nan is rounding",
         "starpo.canary",
-        "    if found <= most:\n",
-        "    if not found > most:\n",
+        "if not math.isfinite(reading.mean):",
+        "if math.isinf(reading.mean):",
         "engines::TestCanary::test_its_limits_are_those_of_rounding",
     ),
     fault(
