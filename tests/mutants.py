@@ -1159,8 +1159,8 @@ MUTANTS = (
     fault(
         "self-imitation keeps its rate when others fall",
         "starpo.imitation",
-        "factor = rate * min(1.0, self.steps / _WARMUP)",
-        "factor = min(1.0, self.steps / _WARMUP)",
+        "factor = rate * min(1.0, self.steps / WARMUP)",
+        "factor = min(1.0, self.steps / WARMUP)",
         "imitation::TestLearning::test_the_rate_is_that_of_the_training",
     ),
     fault(

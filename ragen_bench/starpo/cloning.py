@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,10 @@ from ragen_bench.starpo.rollout import UNKNOWN, Cell
 from ragen_bench.starpo.trajectories import Played, Segment, Trajectory, continued
 from ragen_bench.starpo.update import clip_and_step, logprobs_of
 from ragen_bench.text_env import TextEnv
+
+WARMUP = 20
+"""Steps over which a learning rate of cloning rises."""
+_GRAD_CLIP = 1.0
 
 
 class Expert(Model):
@@ -216,36 +220,58 @@ def clone(
     Returns:
         ``steps``, ``cpu_s`` and the ``loss`` of the last steps, nats a token.
     """
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01
+    optimizer = optimizer_of(
+        (p for p in network.parameters() if p.requires_grad), schedule.lr
     )
     began, step, mean = time.process_time(), 0, math.nan
     network.train()
     while (done := schedule.progress(step, began)) < 1:
-        factor = min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * done))
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.lr * max(factor, 0.01)
+        factor = min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
         lessons = [next(source) for _ in range(schedule.batch)]
-        loss = backward(network, lessons, schedule.budget)
-        clip_and_step(optimizer, parameters, 1.0)
+        lr = schedule.lr * max(factor, 0.01)
+        loss = take_step(network, optimizer, lessons, lr, schedule.budget)
         mean = loss if step == 0 else 0.95 * mean + 0.05 * loss
         step += 1
     network.eval()
     return {"steps": step, "cpu_s": time.process_time() - began, "loss": mean}
 
 
-def backward(network: Any, trajectories: Sequence[Played], budget: int) -> float:
-    """Add the gradients of the mean cross-entropy of a token, and return that mean.
+def optimizer_of(
+    parameters: Iterable[torch.nn.Parameter], lr: float
+) -> torch.optim.Optimizer:
+    """Return what cloning trains parameters with."""
+    return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+
+
+def take_step(
+    network: Any,
+    optimizer: torch.optim.Optimizer,
+    trajectories: Sequence[Played],
+    lr: float,
+    budget: int,
+) -> float:
+    """Take one step towards the sampled tokens of trajectories.
 
     Args:
-        network: Its parameters that ask for gradients get them.
+        network: What is trained.
+        optimizer: Of `optimizer_of`.
         trajectories: Their sampled tokens are the targets.
+        lr: Learning rate of this step.
         budget: Padded tokens of a pass.
 
     Returns:
-        Nats a token; 0 where nothing was sampled.
+        Mean cross-entropy before the step, nats a token.
     """
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    loss = _backward(network, trajectories, budget)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    clip_and_step(optimizer, parameters, _GRAD_CLIP)
+    return loss
+
+
+def _backward(network: Any, trajectories: Sequence[Played], budget: int) -> float:
+    """Add the gradients of the mean cross-entropy of a token, and return that mean."""
     experience = Experience.of(trajectories)
     count, total = len(experience.trajectory), 0.0
     device = next(network.parameters()).device

@@ -20,12 +20,8 @@ from typing import Any
 import torch
 
 from ragen_bench.seeding import Stream
-from ragen_bench.starpo.cloning import backward
+from ragen_bench.starpo.cloning import WARMUP, optimizer_of, take_step
 from ragen_bench.starpo.trajectories import Played, Segment, Trajectory, TurnTokens
-from ragen_bench.starpo.update import clip_and_step
-
-_WARMUP = 20
-_GRAD_CLIP = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +59,7 @@ class SelfImitation:
         self._memory: collections.deque[Played] = collections.deque(
             maxlen=schedule.memory
         )
-        self._parameters = list(parameters)
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01
-        )
+        self._optimizer = optimizer_of(parameters, schedule.lr)
 
     def __len__(self) -> int:
         """Return how many trajectories are remembered, demonstrations included."""
@@ -109,17 +102,18 @@ class SelfImitation:
 
     def _train(self, network: Any, iteration: int, rate: float) -> float:
         network.eval()
+        schedule = self.schedule
         pool = [*self.demonstrations, *self._memory]
-        stream = Stream(self.schedule.seed, "imitation", iteration)
+        stream = Stream(schedule.seed, "imitation", iteration)
         losses = []
-        for _ in range(self.schedule.steps):
+        for _ in range(schedule.steps):
             self.steps += 1
-            factor = rate * min(1.0, self.steps / _WARMUP)
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.schedule.lr * factor
-            batch = [stream.choice(pool) for _ in range(self.schedule.batch)]
-            losses.append(backward(network, batch, self.schedule.budget))
-            clip_and_step(self._optimizer, self._parameters, _GRAD_CLIP)
+            factor = rate * min(1.0, self.steps / WARMUP)
+            batch = [stream.choice(pool) for _ in range(schedule.batch)]
+            lr = schedule.lr * factor
+            losses.append(
+                take_step(network, self._optimizer, batch, lr, schedule.budget)
+            )
         return statistics.fmean(losses)
 
     def get_state(self) -> dict[str, Any]:
