@@ -149,6 +149,14 @@ def make_agent(name: str, model: Model | None = None, /, **arguments: Any) -> Ag
     return agent
 
 
+def own_agent(name: str) -> Any:
+    """Return the class of an agent that comes with ragen-bench, else None."""
+    if ":" in name or name not in set(AGENTS):
+        return None
+    found = AGENTS.get(name)
+    return found if found.__module__.startswith("ragen_bench.agents.") else None
+
+
 def uses_model(name: str) -> bool:
     """Return whether an agent takes a model."""
     return "model" in parameters_of(AGENTS.get(name))

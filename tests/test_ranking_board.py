@@ -1,5 +1,8 @@
 """A board's table ranks what may be ranked, between its floor and its ceiling."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from ragen_bench.board import Board, Seal
 from ragen_bench.entries import Entry, Meta
 from ragen_bench.errors import RecordError
 from ragen_bench.ranking.board_table import board_table
-from ragen_bench.ranking.board_texts import to_table
+from ragen_bench.ranking.board_texts import to_csv, to_json, to_table
 from ragen_bench.ranking.pairing import pair
 from ragen_bench.ranking.played import of_entry, read_played
 from ragen_bench.run_folder import write_json
@@ -167,6 +170,29 @@ def test_a_class_is_ranked_among_itself():
     found = board_table(BOARD, entries, classes=["llm"])
     assert [(row.name, str(row.rank)) for row in found.rows] == [("llm", "1")]
     assert found.floor.returns[GRID] == 0.125
+
+
+def test_a_class_that_the_agent_alone_tells_is_as_declared():
+    entries = [
+        entry("ours", 6, summary={"agent": "direct", "agent_class": "llm"}),
+        entry("theirs", 12, summary={"agent": "mine:Mine", "agent_class": "llm"}),
+        entry("alike", 1, summary={"agent": "Direct", "agent_class": "llm"}),
+    ]
+    found = board_table(BOARD, entries)
+    said = {row[0]: row[1] for row in to_table(found).rows}
+    assert said == {
+        "ceiling": "-",
+        "floor": "-",
+        "ours": "llm",
+        "theirs": "llm (as declared)",
+        "alike": "llm (as declared)",
+    }
+    declared = {"ours": False, "theirs": True, "alike": True}
+    told = to_json(found)["rows"]
+    assert {row["entry"]: row["declared"] for row in told} == declared
+    lines = csv.DictReader(io.StringIO(to_csv(found)))
+    told = {line["entry"]: line["declared"] for line in lines if line["class"]}
+    assert told == {name: str(value) for name, value in declared.items()}
 
 
 def test_entries_of_another_board_and_twins_are_refused():

@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from bundles import Run, pack
 from hypothesis import HealthCheck, given, settings
+from submissions import SALT
 
 import ragen_bench as rb
 from ragen_bench import sealing
@@ -140,6 +141,7 @@ def test_an_unknown_board_is_no_path(tmp_path: Path) -> None:
 def test_sealed_seeds_are_compared_once_the_salt_is_known(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     bundles.board(path, repeats=1)
+    (tmp_path / "salt").write_text(SALT)
     sealing.seal(path, tmp_path / "salt")
     salt = sealing.read_salt(tmp_path / "salt")
     rb.run(str(path), agent="random", salt=salt, out=tmp_path / "run")
@@ -165,6 +167,7 @@ def salted(tmp_path: Path) -> dict[str, Any]:
     path, before = tmp_path / "small.toml", tmp_path / "open.toml"
     bundles.board(path, repeats=1)
     before.write_bytes(path.read_bytes())
+    (tmp_path / "salt").write_text(SALT)
     sealing.seal(path, tmp_path / "salt")
     salt = sealing.read_salt(tmp_path / "salt")
     rb.run(str(path), agent="random", salt=salt, out=tmp_path / "sealed")

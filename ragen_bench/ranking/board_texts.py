@@ -8,7 +8,8 @@ from typing import Any
 
 from ragen_bench.intervals import interval
 from ragen_bench.ranking.board_table import BoardTable, Bound, Row
-from ragen_bench.records import Interval
+from ragen_bench.records import Interval, Summary
+from ragen_bench.registry import own_agent
 from ragen_bench.tables import NOTHING, Table, interval_text, number_text, to_markdown
 from ragen_bench.tables import to_text as aligned
 
@@ -32,12 +33,22 @@ def to_table(found: BoardTable) -> Table:
 def _line(row: Row, envs: Sequence[str]) -> tuple[str, ...]:
     return (
         row.name,
-        row.entry.summary.agent_class,
+        _class_text(row.entry.summary),
         row.entry.status,
         NOTHING if row.rank is None else str(row.rank),
         interval_text(row.scores.score),
         *map(interval_text, _of_envs(row, envs)),
     )
+
+
+def _is_declared(summary: Summary) -> bool:
+    """Return whether nothing but the agent itself says its class."""
+    return own_agent(summary.agent) is None
+
+
+def _class_text(summary: Summary) -> str:
+    declared = " (as declared)" if _is_declared(summary) else ""
+    return f"{summary.agent_class}{declared}"
 
 
 def _of_envs(row: Row, envs: Sequence[str]) -> list[Interval]:
@@ -78,7 +89,7 @@ def to_csv(found: BoardTable) -> str:
     out = csv.writer(file, lineterminator="\n")
     parts = [f"{name}{end}" for name in ("score", *found.envs) for end in _ENDS]
     out.writerow(
-        ("entry", "class", "status", "best_rank", "worst_rank", *parts, "reason")
+        (*_HEAD[:2], "declared", "status", "best_rank", "worst_rank", *parts, "reason")
     )
     for line in (*found.lines(), *found.below):
         if isinstance(line, Bound):
@@ -93,13 +104,14 @@ def _numbers(row: Row, envs: Sequence[str]) -> list[Any]:
     values = [row.scores.score, *_of_envs(row, envs)]
     numbers = [number for one in values for number in (one.mean, one.low, one.high)]
     entry = row.entry
-    head = [row.name, entry.summary.agent_class, entry.status, *ranks]
+    head = [row.name, entry.summary.agent_class, _is_declared(entry.summary)]
+    head += [entry.status, *ranks]
     return [*head, *numbers, row.reason]
 
 
 def _bound_numbers(bound: Bound) -> list[Any]:
     scores = [bound.score, None, None] * (1 + len(bound.returns))
-    return [bound.name, None, None, None, None, *scores, None]
+    return [bound.name, None, None, None, None, None, *scores, None]
 
 
 def to_json(found: BoardTable) -> dict[str, Any]:
@@ -140,6 +152,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     return {
         "entry": row.name,
         "class": entry.summary.agent_class,
+        "declared": _is_declared(entry.summary),
         "status": entry.status,
         "rank": None if row.rank is None else list(row.rank),
         "reason": row.reason,

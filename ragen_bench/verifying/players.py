@@ -8,10 +8,9 @@ import importlib.resources
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from ragen_bench.records import RunConfig
-from ragen_bench.registry import AGENTS
+from ragen_bench.registry import AGENTS, own_agent
 from ragen_bench.verifying.faults import Faults, shown
 
 _AGENT = re.compile(r"[A-Za-z0-9_.]{1,200}(:[A-Za-z0-9_.]{1,200})?", re.ASCII)
@@ -68,12 +67,3 @@ def _check_trained(config: RunConfig, faults: Faults) -> None:
 def _tiny_is_trained() -> bool:
     files = importlib.resources.files("ragen_bench") / "models" / "tiny"
     return bool(json.loads((files / "ragen.json").read_bytes()).get("trained"))
-
-
-def own_agent(name: str) -> Any:
-    """Return the class of an agent that comes with ragen-bench, else None."""
-    if ":" in name or name not in set(AGENTS):
-        return None
-    found = AGENTS.get(name)
-    ours = found.__module__.startswith("ragen_bench.agents.")
-    return found if ours else None

@@ -10,10 +10,10 @@ from ragen_bench.instance_bank import Known, bank
 from ragen_bench.model import Message
 from ragen_bench.prompts import sha256_of_messages
 from ragen_bench.records import CellPlan, Episode, RunConfig, RunRecord, sha256_of
+from ragen_bench.registry import own_agent
 from ragen_bench.verifying.consistency import Consistency, start_of, start_prompts
 from ragen_bench.verifying.faults import Faults, Refusal, shown
 from ragen_bench.verifying.overflow import max_context_of, must_have_fitted
-from ragen_bench.verifying.players import own_agent
 from ragen_bench.verifying.rebuilding import Prompts
 from ragen_bench.verifying.replay import Cell, replay
 from ragen_bench.verifying.ties import Ties

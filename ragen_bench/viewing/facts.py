@@ -4,7 +4,7 @@ from typing import Any
 
 from ragen_bench.entries import Entry
 from ragen_bench.records import CellScore, Interval, RunRecord, Summary
-from ragen_bench.verifying.players import own_agent
+from ragen_bench.registry import own_agent
 from ragen_bench.viewing.pieces import number, pairs
 
 _SETTINGS = (
