@@ -3,8 +3,8 @@
     python benchmarks/training_against_cloning.py --out runs/against
 
 Both learn from the same demonstrations.  One clones them for a part of the time and
-then trains on the rewards of its own episodes, on Sokoban with self-imitation beside
-the policy gradient; the other clones them for all of it.
+then trains on the rewards of its own episodes, on FrozenLake by GRPO, on Sokoban by
+self-imitation; the other clones them for all of it.
 The harness plays both on the same instances of the test split.  Differences are
 paired by instance; the interval of the mean over seeds resamples instances.  Both
 trainings and both runs resume where a folder holds a part of them.
@@ -37,7 +37,7 @@ class Cell:
 
 CELLS = {
     "ragen/FrozenLake-v0:1": Cell(preset="tiny-cpu-long", seconds=240, warm=60),
-    "ragen/Sokoban-v0:1": Cell(preset="tiny-cpu-imitate", seconds=360, warm=120),
+    "ragen/Sokoban-v0:1": Cell(preset="tiny-cpu-imitate", seconds=360, warm=110),
 }
 
 

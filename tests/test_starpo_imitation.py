@@ -1,5 +1,6 @@
 """Self-imitation: what is remembered, what is learned from it, exact resume."""
 
+import io
 import itertools
 from types import SimpleNamespace
 
@@ -9,7 +10,14 @@ torch = pytest.importorskip("torch")
 
 from trainees import built, network, segment, small  # noqa: E402
 
-from ragen_bench.starpo import checkpoint, imitation, metrics, training  # noqa: E402
+from ragen_bench.errors import InvalidSpec  # noqa: E402
+from ragen_bench.starpo import (  # noqa: E402
+    checkpoint,
+    imitation,
+    metrics,
+    progress,
+    training,
+)
 from ragen_bench.starpo.experience import Experience  # noqa: E402
 from ragen_bench.starpo.settings import lessons_of  # noqa: E402
 from ragen_bench.starpo.trajectories import Trajectory  # noqa: E402
@@ -167,6 +175,46 @@ class TestTraining:
     def test_without_steps_a_training_is_as_it_was(self):
         row = built(imitate_steps=0).iterate().row
         assert "imitation_loss" not in row
+
+    def test_without_passes_it_is_all_that_is_learned(self):
+        made = built(passes=0, **IMITATING)
+        training._warm_start(made)
+        before = [p.clone() for p in made.policy.network.parameters()]
+        row = made.iterate().row
+        assert row["steps"] == 0
+        assert row["imitation_loss"] > 0
+        assert not made.optimizer.state
+        after = made.policy.network.parameters()
+        assert not all(map(torch.equal, before, after))
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"imitate_steps": 0}, "imitate_steps"),
+            ({"kl": 0.1}, "kl is 0.1"),
+            ({"algorithm": "ppo"}, "'ppo' has a critic"),
+        ],
+    )
+    def test_without_passes_nothing_is_left_unlearned(self, changed, said):
+        with pytest.raises(InvalidSpec, match=said):
+            built(**{"passes": 0, **IMITATING, **changed})
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"imitate_steps": 0}, "4 iterations of grpo,"),
+            ({"algorithm": "rloo"}, "4 iterations of rloo and self-imitation,"),
+            ({"passes": 0}, "4 iterations of self-imitation,"),
+        ],
+    )
+    def test_what_learns_is_told(self, changed, said):
+        stream = io.StringIO()
+        config = small(**{"iterations": 4, **IMITATING, **changed})
+        progress.Lines(stream).begin(config, 0)
+        assert said in stream.getvalue()
+
+    def test_a_warm_start_alone_needs_no_passes(self):
+        assert built(passes=0, iterations=0, clone_steps=2).config.passes == 0
 
     def test_the_row_tells_of_it(self, tmp_path):
         training.train(small(**IMITATING), tmp_path / "t")

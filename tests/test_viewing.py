@@ -287,7 +287,7 @@ class TestTrainings:
         assert [kept[:2] for kept in page["kept"]] == [[1, 48], [5, 48], [10, 48]]
         assert page["alarms"] and all(a[0] > 6 for a in page["alarms"])
         assert len(held(site, "index/training~5")["at"]) == 48
-        assert dict(page["settings"])["algorithm"] == "starpo-s"
+        assert dict(page["settings"])["algorithm"] == page["method"] == "starpo-s"
 
     def test_one_without_rollouts_is_shown_too(self, made, tmp_path):
         bare = shutil.copytree(made["training"], tmp_path / "bare")

@@ -146,7 +146,7 @@ RB.load("site").then(function (site) {
           "li",
           null,
           RB.el("a", { href: "training.html#" + one.slug }, one.label),
-          RB.el("p", { class: "muted" }, [one.algorithm, ...one.envs.map(RB.cellName)].filter(Boolean).join(" \u00b7 ")),
+          RB.el("p", { class: "muted" }, [one.method, ...one.envs.map(RB.cellName)].filter(Boolean).join(" \u00b7 ")),
           RB.el(
             "p",
             { class: "small" },

@@ -57,7 +57,7 @@
       RB.title(training.label);
       RB.id("title").textContent = RB.id("crumb").textContent = training.label;
       const settings = new Map(training.settings);
-      const facts = [settings.get("algorithm"), settings.get("model"), RB.plural(training.iterations.length, "iteration")];
+      const facts = [training.method, settings.get("model"), RB.plural(training.iterations.length, "iteration")];
       RB.id("subtitle").textContent = facts.filter(Boolean).join(" \u00b7 ");
       curves();
       alarms();

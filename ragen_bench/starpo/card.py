@@ -46,7 +46,7 @@ def _summary(training: "Training") -> Iterator[str]:
     base = "new weights" if config.model == "fresh" else f"`{config.model}`"
     adapter = f", a LoRA adapter of rank {config.lora_rank} merged into it"
     yield (
-        f"{training.iteration} iterations of {config.algorithm} (filter "
+        f"{training.iteration} iterations of {config.method} (filter "
         f"{config.filter}) from {base}{adapter if config.lora_rank else ''}."
     )
     licence = _licence(config.model)

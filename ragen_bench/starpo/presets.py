@@ -73,7 +73,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "tiny-cpu-long": _TINY_LONG,
         "tiny-cpu-imitate": {
             **_TINY_LONG,
+            "clone_episodes": 150,
+            "groups": 64,
+            "rollouts": 4,
+            "passes": 0,
             "imitate_steps": 16,
+            "imitate_lr": 3e-3,
             "decay": "cosine",
             "budget_seconds": 360.0,
         },

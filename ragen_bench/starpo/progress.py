@@ -57,7 +57,7 @@ class Lines(Progress):
             self.say(f"goes on after iteration {done} of {config.iterations}")
             return
         self.say(
-            f"{config.iterations} iterations of {config.algorithm}, {config.groups} "
+            f"{config.iterations} iterations of {config.method}, {config.groups} "
             f"groups of {config.rollouts} on {', '.join(config.envs)}"
         )
         if config.clone_steps:

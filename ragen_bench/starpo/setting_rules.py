@@ -24,7 +24,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "online": (1, _INF),
         "filter_value": (0, _INF),
         "minibatch": (0, _INF),
-        "passes": (1, _INF),
+        "passes": (0, _INF),
         "clip_low": (0, 1),
         "clip_high": (0, _INF),
         "kl": (0, _INF),
@@ -100,6 +100,8 @@ def check(settings: Mapping[str, Any]) -> None:
             f"filter_value is {value!r}, but filter {rule!r} takes a share, above "
             "0 and at most 1"
         )
+    if not settings["passes"]:
+        _check_without_passes(settings)
     betas = settings["betas"]
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         raise InvalidSpec(
@@ -116,3 +118,23 @@ def check(settings: Mapping[str, Any]) -> None:
             f"env_args is {given!r}, but must hold numbers, texts, lists and tables "
             f"alone: {error}"
         ) from error
+
+
+def method_of(algorithm: Any, passes: Any, imitate_steps: Any) -> str:
+    """Return what learns from play, in words, by the settings of these names."""
+    parts = [str(algorithm)] if algorithm and passes else []
+    return " and ".join(parts + ["self-imitation"] * bool(imitate_steps))
+
+
+def _check_without_passes(settings: Mapping[str, Any]) -> None:
+    """Refuse to learn nothing, and what a policy gradient alone would use."""
+    if settings["iterations"] and not settings["imitate_steps"]:
+        raise InvalidSpec(
+            "passes is 0 and so is imitate_steps, so that nothing would be learned; "
+            "let one be at least 1"
+        )
+    if settings["kl"]:
+        raise InvalidSpec(
+            f"kl is {settings['kl']!r}, but with passes at 0 there is no loss that it "
+            "could enter; leave one of them out"
+        )

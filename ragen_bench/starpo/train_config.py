@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ragen_bench.starpo.aggregation import Aggregation
-from ragen_bench.starpo.setting_rules import check
+from ragen_bench.starpo.setting_rules import check, method_of
 
 Filter = Literal[
     "all",
@@ -98,7 +98,8 @@ class TrainConfig:
     minibatch: int = 0
     """Trajectories of an optimizer step; 0 is all that were kept."""
     passes: int = 1
-    """Times that each kept trajectory is used in a round of updates."""
+    """Times that each kept trajectory is used in a round of updates; 0 leaves learning
+    to self-imitation."""
     aggregation: Aggregation = "token-mean"
     """How the losses of tokens become one number."""
     clip_low: float = 0.2
@@ -206,6 +207,11 @@ class TrainConfig:
     gradient_every: int = 0
     """Iterations between rows of ``gradients.csv``, from the first iteration on; 0 is
     none."""
+
+    @property
+    def method(self) -> str:
+        """What learns from play, in words."""
+        return method_of(self.algorithm, self.passes, self.imitate_steps)
 
     def __post_init__(self) -> None:
         names = (field.name for field in dataclasses.fields(self))

@@ -158,7 +158,7 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
         UnknownName: No such algorithm, environment or sink.
         MissingExtra: The package of a sink or of the engine is not installed.
         InvalidSpec: The environments' settings name a level, or another split than
-            train, or only a critic is warmed up where there is none.
+            train, a critic is warmed up where there is none, or is never trained.
     """
     import ragen_bench.starpo.algorithms  # noqa: F401 - registers them
 
@@ -167,6 +167,11 @@ def check(config: TrainConfig) -> tuple[Algorithm, list[Cell]]:
     algorithm = ALGORITHMS.get(config.algorithm)
     if not isinstance(algorithm, Algorithm):
         raise InvalidSpec(f"algorithm {config.algorithm!r} is no Algorithm")
+    if algorithm.critic and not config.passes:
+        raise InvalidSpec(
+            f"passes is 0, but algorithm {config.algorithm!r} has a critic, which "
+            "would not be trained; name one without, such as grpo"
+        )
     if config.critic_warmup and not algorithm.critic:
         raise InvalidSpec(
             f"critic_warmup is {config.critic_warmup!r}, but algorithm "

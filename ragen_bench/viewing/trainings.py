@@ -31,6 +31,7 @@ def write(root: Path, folder: Path, slug: str, solved: int) -> dict[str, Any]:
         RecordError: A file of the folder cannot be read.
     """
     from ragen_bench.starpo.echo_trap import scan
+    from ragen_bench.starpo.setting_rules import method_of
     from ragen_bench.starpo.training_log import ROLLOUTS, read_metrics
 
     rows = read_metrics(folder)
@@ -47,9 +48,12 @@ def write(root: Path, folder: Path, slug: str, solved: int) -> dict[str, Any]:
             counts["solved"] += episode.success is True
         total = writer.close()
         kept.append([int(path.stem), total, counts["solved"], writer.solver.why_not])
+    asked = (config.get("passes", 1), config.get("imitate_steps", 0))
+    method = method_of(pieces.plain(config.get("algorithm")), *asked)
     shown = rows[:: len(rows) // _MAX_POINTS + 1]
     value = {
         "label": folder.name or folder.resolve().name,
+        "method": method,
         "iterations": [int(row["iteration"] or 0) for row in shown],
         "panels": [
             {
@@ -67,7 +71,7 @@ def write(root: Path, folder: Path, slug: str, solved: int) -> dict[str, Any]:
     return {
         "slug": slug,
         "label": value["label"],
-        "algorithm": pieces.plain(config.get("algorithm")),
+        "method": method,
         "envs": [str(name) for name in config.get("envs", ())],
         "iterations": len(rows),
         "alarms": len(value["alarms"]),
