@@ -223,8 +223,9 @@ class TestTraining:
         assert all(int(row["remembered"]) >= 3 for row in rows)
         assert all(float(row["imitation_loss"]) > 0 for row in rows)
 
-    def test_four_iterations_equal_two_and_two(self, tmp_path):
-        changed = {**IMITATING, "envs": ["toy:toy/Corridor-v0:1"]}
+    @pytest.mark.parametrize("passes", [1, 0])
+    def test_four_iterations_equal_two_and_two(self, passes, tmp_path):
+        changed = {**IMITATING, "passes": passes, "envs": ["toy:toy/Corridor-v0:1"]}
         changed.update(clone_steps=150, clone_batch=8)
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         training.train(small(iterations=4, **changed), whole)
