@@ -192,6 +192,7 @@ class TestTraining:
         [
             ({"imitate_steps": 0}, "imitate_steps"),
             ({"kl": 0.1}, "kl is 0.1"),
+            ({"importance_cap": 2.0}, "importance_cap is 2.0"),
             ({"algorithm": "ppo"}, "'ppo' has a critic"),
         ],
     )

@@ -88,9 +88,8 @@ def to_csv(found: BoardTable) -> str:
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
     parts = [f"{name}{end}" for name in ("score", *found.envs) for end in _ENDS]
-    out.writerow(
-        (*_HEAD[:2], "declared", "status", "best_rank", "worst_rank", *parts, "reason")
-    )
+    ranks = ("best_rank", "worst_rank")
+    out.writerow(("entry", "class", "declared", "status", *ranks, *parts, "reason"))
     for line in (*found.lines(), *found.below):
         if isinstance(line, Bound):
             out.writerow(_bound_numbers(line))
@@ -111,7 +110,7 @@ def _numbers(row: Row, envs: Sequence[str]) -> list[Any]:
 
 def _bound_numbers(bound: Bound) -> list[Any]:
     scores = [bound.score, None, None] * (1 + len(bound.returns))
-    return [bound.name, None, None, None, None, None, *scores, None]
+    return [bound.name, *[None] * 5, *scores, None]
 
 
 def to_json(found: BoardTable) -> dict[str, Any]:

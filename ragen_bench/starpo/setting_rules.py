@@ -1,4 +1,4 @@
-"""Which values the settings of a training may have."""
+"""Which values the settings of a training may have, and what they are called."""
 
 import json
 import math
@@ -133,8 +133,9 @@ def _check_without_passes(settings: Mapping[str, Any]) -> None:
             "passes is 0 and so is imitate_steps, so that nothing would be learned; "
             "let one be at least 1"
         )
-    if settings["kl"]:
-        raise InvalidSpec(
-            f"kl is {settings['kl']!r}, but with passes at 0 there is no loss that it "
-            "could enter; leave one of them out"
-        )
+    for name in ("kl", "importance_cap"):
+        if settings[name]:
+            raise InvalidSpec(
+                f"{name} is {settings[name]!r}, but with passes at 0 there is no loss "
+                "that it could enter; leave one of them out"
+            )
