@@ -20,6 +20,7 @@ from inspect_ai.model import (
     ContentReasoning,
     GenerateConfig,
     ModelOutput,
+    ModelUsage,
     get_model,
 )
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
@@ -247,19 +248,24 @@ def _completion(output: ModelOutput, sampling: Sampling) -> Completion:
     if reason == "stop" and text.rfind("<answer>") > text.rfind("</answer>"):
         # Servers cut the stop string off, which is part of the reply.
         text += "</answer>" if "</answer>" in sampling.stop else ""
-    usage = output.usage
     return Completion(
         text=text,
         thinking=_thinking(output),
-        usage=Usage()
-        if usage is None
-        else Usage(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.input_tokens_cache_read,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        ),
+        usage=_usage(output.usage),
         finish_reason=reason,
+    )
+
+
+def _usage(told: ModelUsage | None) -> Usage:
+    """Return the tokens of a reply; Inspect leaves a cache's out of the input."""
+    if told is None:
+        return Usage()
+    cache = (told.input_tokens_cache_read, told.input_tokens_cache_write)
+    return Usage(
+        input_tokens=told.input_tokens + sum(count or 0 for count in cache),
+        cached_tokens=told.input_tokens_cache_read,
+        output_tokens=told.output_tokens,
+        reasoning_tokens=told.reasoning_tokens,
     )
 
 

@@ -17,8 +17,11 @@ class Usage:
     """Tokens of one or more replies; None where the provider does not say."""
 
     input_tokens: int | None = None
+    """All of the prompt, with what was read from or written to a cache."""
     cached_tokens: int | None = None
+    """Those of the input that were read from a cache."""
     output_tokens: int | None = None
+    """All that was generated, with reasoning."""
     reasoning_tokens: int | None = None
 
 

@@ -108,6 +108,29 @@ def test_a_sample_holds_the_whole_episode(tmp_path) -> None:
         json.dumps(sample.scores["episode"].metadata)
 
 
+@pytest.mark.parametrize(("read", "written"), [(400, None), (400, 20), (None, 20)])
+def test_tokens_of_a_cache_are_input_too(tmp_path, read, written) -> None:
+    from inspect_ai.model import ModelUsage
+
+    def answer(messages: Any) -> Any:
+        output = said(messages)
+        output.usage = ModelUsage(
+            input_tokens=5,
+            input_tokens_cache_read=read,
+            input_tokens_cache_write=written,
+            output_tokens=3,
+        )
+        return output
+
+    cell = {"env": "ragen/Bandit-v0:1", "agent": "direct", "seeds": 1}
+    log, _ = evaluate(tmp_path, answer, **cell)
+    (sample,) = log.samples
+    episode = Episode.model_validate(sample.scores["episode"].metadata["episode"])
+    usage = episode.turns[0].usage
+    assert usage.input_tokens == 5 + (read or 0) + (written or 0)
+    assert usage.cached_tokens == read
+
+
 @pytest.mark.parametrize(
     ("stop", "outcome"),
     [("max_tokens", {"turn_limit"}), ("model_length", {"context_overflow"})],

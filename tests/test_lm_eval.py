@@ -480,7 +480,12 @@ def test_blocks_of_anthropics_form_are_one_reply(monkeypatch) -> None:
             {"type": "text", "text": "<answer>Up"},
         ],
         "stop_reason": "stop_sequence",
-        "usage": {"input_tokens": 3, "output_tokens": 2},
+        "usage": {
+            "input_tokens": 3,
+            "cache_creation_input_tokens": 20,
+            "cache_read_input_tokens": 400,
+            "output_tokens": 2,
+        },
     }
     with serving(lambda body: (200, told)) as (url, bodies):
         model = rb.make_model(
@@ -489,7 +494,7 @@ def test_blocks_of_anthropics_form_are_one_reply(monkeypatch) -> None:
         (reply,) = ask(model, talk("s", "u"), temperature=0.5)
     assert reply.text == "Well. <answer>Up</answer>"
     assert reply.thinking == "hm"
-    assert reply.usage == Usage(input_tokens=3, output_tokens=2)
+    assert reply.usage == Usage(input_tokens=423, cached_tokens=400, output_tokens=2)
     assert "seed" not in bodies[0]
 
 

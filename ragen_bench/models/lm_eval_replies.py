@@ -209,7 +209,7 @@ def _read_blocks(response: Mapping[str, Any]) -> Facts:
         text="".join(str(block.get("text") or "") for block in blocks),
         thinking="\n".join(thoughts) or None,
         finish_reason=_FINISHED.get(str(response.get("stop_reason")), "stop"),
-        usage=_read_usage(response.get("usage") or {}),
+        usage=_read_block_usage(response.get("usage") or {}),
         details=_read_details(response, ("id",)),
     )
 
@@ -218,21 +218,28 @@ def _read_usage(found: Mapping[str, Any]) -> Usage:
     asked = found.get("prompt_tokens_details") or {}
     told = found.get("completion_tokens_details") or {}
     return Usage(
-        input_tokens=_first(found, "prompt_tokens", "input_tokens"),
-        cached_tokens=_first(asked, "cached_tokens")
-        if asked
-        else _first(found, "cache_read_input_tokens"),
-        output_tokens=_first(found, "completion_tokens", "output_tokens"),
-        reasoning_tokens=_first(told, "reasoning_tokens"),
+        input_tokens=_count(found, "prompt_tokens"),
+        cached_tokens=_count(asked, "cached_tokens"),
+        output_tokens=_count(found, "completion_tokens"),
+        reasoning_tokens=_count(told, "reasoning_tokens"),
     )
 
 
-def _first(found: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = found.get(name)
-        if type(value) is int:
-            return value
-    return None
+def _read_block_usage(found: Mapping[str, Any]) -> Usage:
+    """Return the tokens of Anthropic's form, whose input lacks those of a cache."""
+    read = _count(found, "cache_read_input_tokens")
+    written = _count(found, "cache_creation_input_tokens")
+    fresh = _count(found, "input_tokens")
+    return Usage(
+        input_tokens=None if fresh is None else fresh + (read or 0) + (written or 0),
+        cached_tokens=read,
+        output_tokens=_count(found, "output_tokens"),
+    )
+
+
+def _count(found: Mapping[str, Any], name: str) -> int | None:
+    value = found.get(name)
+    return value if type(value) is int else None
 
 
 def _read_details(response: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
