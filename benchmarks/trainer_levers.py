@@ -3,10 +3,11 @@
     python benchmarks/trainer_levers.py
 
 CPU time on one core, all variants in turns, the median of the ratios with the range.
-Rollouts are played by ``tiny``, and once more by random weights whose replies have
-lengths from an exponential distribution; updates are of recorded trajectories, by a
-model with a vocabulary of 49,152.  Passes are those of the decoder: on a GPU they are
-what a rollout costs, while a CPU pays for their rows.
+Rollouts are played by ``tiny``, once more on FrozenLake with replies of at most twelve
+tokens, and by random weights whose replies have lengths from an exponential
+distribution; updates are of recorded trajectories, by a model with a vocabulary of
+49,152.  Passes are those of the decoder: on a GPU they are what a rollout costs, while
+a CPU pays for their rows.
 """
 
 import argparse
@@ -96,12 +97,13 @@ class Played:
         return spent / sum(one.sampled_tokens for one in played)
 
 
-def rollout_rows(config: TrainConfig, repeats: int, drawn: bool) -> Iterator[str]:
+def rollout_rows(
+    config: TrainConfig, repeats: int, player: str, *, drawn: bool
+) -> Iterator[str]:
     """Yield a row for each lever of the rollout."""
     engines = {
         name: Played(config, options, drawn) for name, options in ROLLOUT.items()
     }
-    player = "lengths drawn" if drawn else "tiny"
     costs: dict[str, list[float]] = {name: [] for name in engines}
     for round_ in range(repeats + 1):
         for name, engine in engines.items():
@@ -218,9 +220,17 @@ def main() -> None:
     torch.set_num_threads(1)
     config = speed_config(groups=asked.groups, rollouts=asked.rollouts)
     print("| lever | passes off / on | seconds off / on |\n|---|---|---|")
+    short = dataclasses.replace(
+        config, envs=("ragen/FrozenLake-v0:1",), agent="direct", max_tokens=12
+    )
+    workloads = (
+        ("tiny", config, False),
+        ("tiny, short replies", short, False),
+        ("lengths drawn", config, True),
+    )
     if asked.only != "update":
-        for drawn in (False, True):
-            for row in rollout_rows(config, asked.repeats, drawn):
+        for player, played, drawn in workloads:
+            for row in rollout_rows(played, asked.repeats, player, drawn=drawn):
                 print(row, flush=True)
     if asked.only != "rollout":
         for row in update_rows(config, record(config), asked.repeats):

@@ -132,7 +132,7 @@ class TestAgainstTRL:
         import trainer_levers
 
         bandit = config(envs=("ragen/Bandit-v0:1",), env_args={}, groups=1)
-        rows = list(trainer_levers.rollout_rows(bandit, 1, True))
+        rows = list(trainer_levers.rollout_rows(bandit, 1, "anyone", drawn=True))
         assert len(rows) == len(trainer_levers.ROLLOUT) - 1
 
 
