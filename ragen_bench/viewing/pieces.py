@@ -12,7 +12,7 @@ from typing import Any
 
 from ragen_bench.errors import InvalidSpec
 
-_RISKY = {ord(glyph): f"\\u{ord(glyph):04x}" for glyph in "<>&"}
+_RISKY = {glyph: f"\\u{ord(glyph):04x}" for glyph in "<>&"}
 """They stand in strings alone, and might end a script or begin a comment."""
 _DIGITS = 6
 _MAX_SLUG = 48
@@ -30,7 +30,9 @@ def script(key: str, value: Any) -> str:
             a script reads ``__proto__`` as something else than a key.
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return f'ragen("{key}",{text.translate(_RISKY)});\n'
+    for glyph, escaped in _RISKY.items():
+        text = text.replace(glyph, escaped)
+    return f'ragen("{key}",{text});\n'
 
 
 def write(root: Path, key: str, value: Any) -> None:
