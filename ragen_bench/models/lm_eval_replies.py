@@ -218,9 +218,9 @@ def _read_usage(found: Mapping[str, Any]) -> Usage:
     asked = found.get("prompt_tokens_details") or {}
     told = found.get("completion_tokens_details") or {}
     return Usage(
-        input_tokens=_count(found, "prompt_tokens"),
+        input_tokens=_count(found, "prompt_tokens", "input_tokens"),
         cached_tokens=_count(asked, "cached_tokens"),
-        output_tokens=_count(found, "completion_tokens"),
+        output_tokens=_count(found, "completion_tokens", "output_tokens"),
         reasoning_tokens=_count(told, "reasoning_tokens"),
     )
 
@@ -237,9 +237,12 @@ def _read_block_usage(found: Mapping[str, Any]) -> Usage:
     )
 
 
-def _count(found: Mapping[str, Any], name: str) -> int | None:
-    value = found.get(name)
-    return value if type(value) is int else None
+def _count(found: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = found.get(name)
+        if type(value) is int:
+            return value
+    return None
 
 
 def _read_details(response: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
